@@ -1,0 +1,1 @@
+//! Spans, sources, diagnostics and did-you-mean.

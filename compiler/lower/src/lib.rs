@@ -1,0 +1,1 @@
+//! Resolved recipes to graphs: names, dims, units, and elaboration.

@@ -1,0 +1,1 @@
+//! Graph to graph: simplify, grad, shard, fuse, schedule.

@@ -1,0 +1,1 @@
+//! Text to AST and back.

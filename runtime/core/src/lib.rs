@@ -1,0 +1,1 @@
+//! Models, data, rollouts, rewards, checkpoints and the run loop.

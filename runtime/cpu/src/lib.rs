@@ -1,0 +1,1 @@
+//! The CPU engine: matrix products, fused kernels, attention.
