@@ -1,1 +1,4 @@
 //! Models, data, rollouts, rewards, checkpoints and the run loop.
+
+pub mod files;
+pub mod rng;
