@@ -9,7 +9,6 @@ reference.json is described in README.md.
 """
 import json
 import os
-import pathlib
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
@@ -17,9 +16,9 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import tiny_tokenizers as tiny
+from common import FIXTURES, dump, nine
 
-HERE = pathlib.Path(__file__).resolve().parent
-OUT = HERE.parent / "fixtures" / "models"
+OUT = FIXTURES / "models"
 GREEDY = 32
 LENGTHS = (5, 17, 34)
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -124,13 +123,6 @@ def log_probs(logits, ids, rows=None):
     return lp.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
-def nine(x):
-    """Nested numbers rounded to nine digits."""
-    if isinstance(x, torch.Tensor):
-        x = x.tolist()
-    return [nine(v) for v in x] if isinstance(x, list) else float(f"{x:.9g}")
-
-
 def evaluate(folder, inputs):
     """Logits, log-probs, loss and gradients of the stored weights, in f64."""
     model = load(folder, torch.float64)
@@ -178,15 +170,6 @@ def reference(name, folder, inputs, continuations, gap):
         known = [log_probs(l.detach(), ids, tiny.SIZE) for l, ids in zip(logits, inputs)]
         out["token_log_probs_of_known_ids"] = [nine(x) for x in known]
     return out
-
-
-def dump(value, depth=2):
-    """JSON with one line per row at the given depth."""
-    if depth == 0 or not isinstance(value, (dict, list)) or not value:
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, dict):
-        return "{\n" + ",\n".join(f"{json.dumps(k)}: {dump(v, depth - 1)}" for k, v in value.items()) + "\n}"
-    return "[\n" + ",\n".join(dump(v, depth - 1) for v in value) + "\n]"
 
 
 def make(name, style, settings, storage, first_seed):
