@@ -3,3 +3,5 @@
 pub mod files;
 pub mod rng;
 pub mod sampling;
+pub mod comm;
+pub mod engine;

@@ -1,0 +1,328 @@
+//! The op table: what a node may compute.
+//!
+//! Each op is one row: its shape rule ([`crate::infer`]), its layout rule (`passes::shard`), its
+//! gradient (`passes::grad`), its cost ([`crate::cost`]), its reference arm (`nrl-interp`) and its
+//! kernel (`nrl-cpu`). All of them match on [`Op`] without a wildcard, so a new row cannot be
+//! forgotten.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dim::DimId;
+use crate::graph::{Block, ParamId};
+use crate::kernel::Kernel;
+use crate::types::DType;
+
+/// Pointwise function of one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum UnaryOp {
+    Neg,
+    Exp,
+    Log,
+    Sqrt,
+    Rsqrt,
+    Tanh,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    Abs,
+    /// -1, 0 or 1.
+    Sign,
+    /// 1 where `x == 0`, else 0.
+    Not,
+    /// 1 where x is neither NaN nor infinite, else 0.
+    IsFinite,
+}
+
+/// Pointwise function of two operands. Comparisons give 1 or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum BinaryOp {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    /// NaN if either is NaN. The gradient goes to the smaller operand, to the left one on ties.
+    Min,
+    /// NaN if either is NaN. The gradient goes to the larger operand, to the left one on ties.
+    Max,
+    /// `x ^ y` for `x >= 0`.
+    Pow,
+    Lt,
+    Le,
+    Eq,
+    And,
+    Or,
+}
+
+/// How a reduction combines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ReduceOp {
+    Sum,
+    Max,
+}
+
+/// What one node computes. `args` are named in each row's comment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Op {
+    // -- leaves ---------------------------------------------------------------------------------
+    /// `()`: a value the host binds, by index into [`crate::Graph::inputs`].
+    Input { index: usize },
+    /// `()`: the weights of a parameter; in a scan body those of the current iteration.
+    Use { param: ParamId },
+    /// `()`: a scalar.
+    Const { value: f64 },
+    // -- pointwise ------------------------------------------------------------------------------
+    /// `(x)`.
+    Unary { op: UnaryOp },
+    /// `(a, b)`: one operand's dims contain the other's.
+    Binary { op: BinaryOp },
+    /// `(cond, a, b)`: `a` where `cond != 0`, else `b`. The side not taken gets a zero gradient,
+    /// whatever it holds.
+    Select,
+    /// `(x)`: the same numbers, no gradient.
+    StopGrad,
+    /// `(x)`: rounds to another element type and back where the engine computes in f32.
+    Cast { to: DType },
+    /// `(x)`: repeats `x` over the dims it lacks.
+    Broadcast { dims: Vec<DimId> },
+    // -- reductions and contractions -------------------------------------------------------------
+    /// `(x)`: combines over the dims in `over`. Over a ragged dim alone the result is per segment
+    /// (`[tok] -> [seq]`); list the owners too to go further (`over: [tok, seq]`).
+    Reduce { op: ReduceOp, over: Vec<DimId> },
+    /// `(a, b)`: sums the product over `over`; other shared dims are batch.
+    Contract { over: Vec<DimId> },
+    // -- indexing -------------------------------------------------------------------------------
+    /// `(x, ids: id(dim))`: `x[ids]`, removes `dim` and adds the dims of `ids`.
+    Index { dim: DimId },
+    /// `(ids: id(dim), y)`: adds rows of `y` into zeros of the result's dims; the gradient of `Index`.
+    ScatterAdd { dim: DimId, dims: Vec<DimId> },
+    // -- sequences ------------------------------------------------------------------------------
+    /// `(x)`: rotary embedding over `hd` in the half-split form of GPT-NeoX and Hugging Face
+    /// (`x1 = x[..hd/2]`, `x2 = x[hd/2..]`) at the position of each token in its sequence.
+    /// `inverse` turns the other way: the gradient.
+    Rope { tok: DimId, hd: DimId, inv_freq: Vec<f64>, scale: f64, inverse: bool },
+    /// `(q[tok,q,hd], k[tok,kv,hd], v[tok,kv,hd]) -> (o[tok,q,hd], lse[tok,q])`: causal softmax
+    /// attention within each sequence. Query head `i` reads key/value head `i / (q/kv)`.
+    Attention { attn: Attention },
+    /// `(q, k, v, o, lse, do) -> (dq, dk, dv)`.
+    AttentionGrad { attn: Attention },
+    /// `(q, k, v) -> o`: the same with keys and values of earlier tokens taken from, and these
+    /// appended to, the cache of each sequence; derived from `Attention`, never written.
+    AttentionCached { attn: Attention },
+    /// `(logits[r.., vocab], labels: id(vocab)[r..], inv_temperature[]) -> (lp[r..], lse[r..], entropy[r..])`
+    /// where `lp = log_softmax(logits * inv_temperature)[label]`. Ids from `valid` on have no
+    /// probability.
+    LogProb { vocab: DimId, valid: usize, axes: Vec<String> },
+    /// `(logits, labels, inv_temperature, lse, entropy, d_lp, d_entropy) -> d_logits`.
+    LogProbGrad { vocab: DimId, valid: usize, axes: Vec<String> },
+    /// `(h[r.., d], w[vocab, d], labels, inv_temperature) -> (lp, lse, entropy)`: `LogProb` of
+    /// `h @ w` without ever storing the logits. `axes` split `vocab` (max, then sum are owed).
+    LogProbHead { vocab: DimId, d: DimId, valid: usize, axes: Vec<String> },
+    /// `(h, w, labels, inv_temperature, lse, entropy, d_lp, d_entropy) -> (dh, dw)`; `dh` is owed a
+    /// sum over `axes`.
+    LogProbHeadGrad { vocab: DimId, d: DimId, valid: usize, axes: Vec<String> },
+    // -- loops ----------------------------------------------------------------------------------
+    /// `(carries.., stacks..) -> (carries.., new stacks..)`: runs `body` once per layer of `group`.
+    /// The body's params are the carries, then one slice of each stack; its results are the
+    /// carries, then one slice of each new stack. It may read values from outside.
+    Scan { scan: Box<Scan> },
+    // -- sinks ----------------------------------------------------------------------------------
+    /// `(g) -> ()`: adds to the gradient of a parameter; in a scan body that of the iteration.
+    Accumulate { param: ParamId },
+    // -- between ranks --------------------------------------------------------------------------
+    /// `(x)`: combined over all ranks along `axes`.
+    AllReduce { op: ReduceOp, axes: Vec<String>, reason: String },
+    /// `(x)`: the shards of `dim` along `axes` put together as `full`.
+    AllGather { dim: DimId, full: DimId, axes: Vec<String>, reason: String },
+    /// `(x)`: summed over `axes`, each rank keeping its shard `part` of `dim`.
+    ReduceScatter { dim: DimId, part: DimId, axes: Vec<String>, reason: String },
+    /// `()`: the weights of a parameter whose storage is cut flat over `axes` (zero3), gathered.
+    GatherParam { param: ParamId, axes: Vec<String>, reason: String },
+    /// `(g) -> ()`: sums the gradient over `axes` and keeps the flat shard (zero3).
+    ScatterGrad { param: ParamId, axes: Vec<String>, reason: String },
+    // -- after `fuse` ---------------------------------------------------------------------------
+    /// `(inputs..) -> (outputs..)`: a group of pointwise ops and reductions as one kernel.
+    Fused { kernel: Box<Kernel> },
+}
+
+/// Attributes shared by the attention rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    pub tok: DimId,
+    pub q: DimId,
+    pub kv: DimId,
+    pub hd: DimId,
+    /// Multiplies `q . k`; `1 / sqrt(head_dim)` as a rule.
+    pub scale: f64,
+    /// Each token sees itself and the `window - 1` tokens before it; all of them if `None`.
+    pub window: Option<usize>,
+}
+
+/// A loop over layers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scan {
+    /// Name of the `repeat` whose parameters the body uses.
+    pub group: String,
+    /// Layers `first..first + count`.
+    pub first: usize,
+    pub count: usize,
+    /// Runs from the last layer to the first.
+    pub reverse: bool,
+    /// How many of the args and results are carries; the rest are stacks.
+    pub carries: usize,
+    pub body: Block,
+}
+
+impl Op {
+    /// Name in the text form.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Input { .. } => "input",
+            Op::Use { .. } => "use",
+            Op::Const { .. } => "const",
+            Op::Unary { op } => op.name(),
+            Op::Binary { op } => op.name(),
+            Op::Select => "select",
+            Op::StopGrad => "stop_grad",
+            Op::Cast { .. } => "cast",
+            Op::Broadcast { .. } => "broadcast",
+            Op::Reduce { op: ReduceOp::Sum, .. } => "sum",
+            Op::Reduce { op: ReduceOp::Max, .. } => "max_over",
+            Op::Contract { .. } => "contract",
+            Op::Index { .. } => "index",
+            Op::ScatterAdd { .. } => "scatter_add",
+            Op::Rope { .. } => "rope",
+            Op::Attention { .. } => "attention",
+            Op::AttentionGrad { .. } => "attention_grad",
+            Op::AttentionCached { .. } => "attention_cached",
+            Op::LogProb { .. } => "log_prob",
+            Op::LogProbGrad { .. } => "log_prob_grad",
+            Op::LogProbHead { .. } => "log_prob_head",
+            Op::LogProbHeadGrad { .. } => "log_prob_head_grad",
+            Op::Scan { .. } => "scan",
+            Op::Accumulate { .. } => "accumulate",
+            Op::AllReduce { .. } => "all_reduce",
+            Op::AllGather { .. } => "all_gather",
+            Op::ReduceScatter { .. } => "reduce_scatter",
+            Op::GatherParam { .. } => "gather_param",
+            Op::ScatterGrad { .. } => "scatter_grad",
+            Op::Fused { .. } => "fused",
+        }
+    }
+
+    /// Pointwise over all its operands' elements (may be fused, commutes with `Index` over `tok`).
+    pub fn is_pointwise(&self) -> bool {
+        matches!(
+            self,
+            Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::StopGrad | Op::Cast { .. }
+        )
+    }
+
+    /// Has an effect besides its results, so that it is never dead.
+    pub fn is_sink(&self) -> bool {
+        matches!(self, Op::Accumulate { .. } | Op::ScatterGrad { .. })
+    }
+}
+
+impl UnaryOp {
+    pub const ALL: [UnaryOp; 11] = [
+        UnaryOp::Neg,
+        UnaryOp::Exp,
+        UnaryOp::Log,
+        UnaryOp::Sqrt,
+        UnaryOp::Rsqrt,
+        UnaryOp::Tanh,
+        UnaryOp::Sigmoid,
+        UnaryOp::Abs,
+        UnaryOp::Sign,
+        UnaryOp::Not,
+        UnaryOp::IsFinite,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            UnaryOp::Neg => "neg",
+            UnaryOp::Exp => "exp",
+            UnaryOp::Log => "log",
+            UnaryOp::Sqrt => "sqrt",
+            UnaryOp::Rsqrt => "rsqrt",
+            UnaryOp::Tanh => "tanh",
+            UnaryOp::Sigmoid => "sigmoid",
+            UnaryOp::Abs => "abs",
+            UnaryOp::Sign => "sign",
+            UnaryOp::Not => "not",
+            UnaryOp::IsFinite => "is_finite",
+        }
+    }
+
+    /// The function in f64: the reference every engine is judged by.
+    pub fn eval(self, x: f64) -> f64 {
+        match self {
+            UnaryOp::Neg => -x,
+            UnaryOp::Exp => x.exp(),
+            UnaryOp::Log => x.ln(),
+            UnaryOp::Sqrt => x.sqrt(),
+            UnaryOp::Rsqrt => 1.0 / x.sqrt(),
+            UnaryOp::Tanh => x.tanh(),
+            UnaryOp::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            UnaryOp::Abs => x.abs(),
+            UnaryOp::Sign if x > 0.0 => 1.0,
+            UnaryOp::Sign if x < 0.0 => -1.0,
+            UnaryOp::Sign => x * 0.0,
+            UnaryOp::Not => f64::from(x == 0.0),
+            UnaryOp::IsFinite => f64::from(x.is_finite()),
+        }
+    }
+}
+
+impl BinaryOp {
+    pub const ALL: [BinaryOp; 12] = [
+        BinaryOp::Add,
+        BinaryOp::Sub,
+        BinaryOp::Mul,
+        BinaryOp::Div,
+        BinaryOp::Min,
+        BinaryOp::Max,
+        BinaryOp::Pow,
+        BinaryOp::Lt,
+        BinaryOp::Le,
+        BinaryOp::Eq,
+        BinaryOp::And,
+        BinaryOp::Or,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            BinaryOp::Add => "add",
+            BinaryOp::Sub => "sub",
+            BinaryOp::Mul => "mul",
+            BinaryOp::Div => "div",
+            BinaryOp::Min => "min",
+            BinaryOp::Max => "max",
+            BinaryOp::Pow => "pow",
+            BinaryOp::Lt => "lt",
+            BinaryOp::Le => "le",
+            BinaryOp::Eq => "eq",
+            BinaryOp::And => "and",
+            BinaryOp::Or => "or",
+        }
+    }
+
+    /// The function in f64: the reference every engine is judged by.
+    pub fn eval(self, a: f64, b: f64) -> f64 {
+        match self {
+            BinaryOp::Add => a + b,
+            BinaryOp::Sub => a - b,
+            BinaryOp::Mul => a * b,
+            BinaryOp::Div => a / b,
+            BinaryOp::Min if a.is_nan() || b.is_nan() => f64::NAN,
+            BinaryOp::Min => if b < a { b } else { a },
+            BinaryOp::Max if a.is_nan() || b.is_nan() => f64::NAN,
+            BinaryOp::Max => if b > a { b } else { a },
+            BinaryOp::Pow => a.powf(b),
+            BinaryOp::Lt => f64::from(a < b),
+            BinaryOp::Le => f64::from(a <= b),
+            BinaryOp::Eq => f64::from(a == b),
+            BinaryOp::And => f64::from(a != 0.0 && b != 0.0),
+            BinaryOp::Or => f64::from(a != 0.0 || b != 0.0),
+        }
+    }
+}

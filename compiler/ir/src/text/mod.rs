@@ -1,0 +1,1 @@
+//! The text form (`.nir`): printer and parser.
