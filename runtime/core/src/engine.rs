@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use nrl_ir::graph::Graph;
 use nrl_ir::plan::Plan;
-use nrl_ir::{DimId, ParamId};
+use nrl_ir::{DimId, Mesh, ParamId};
 
-use crate::comm::Comm;
+use crate::comm::{CommError, Group, Rank};
 
 /// A dense tensor between host and engine, row major.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,8 +118,8 @@ pub struct Prepared(pub usize);
 pub enum EngineError {
     #[error("{0}")]
     Unsupported(String),
-    #[error("another rank failed")]
-    Peer,
+    #[error(transparent)]
+    Comm(#[from] CommError),
     #[error("{0}")]
     Failed(String),
 }
@@ -159,4 +159,43 @@ pub trait Engine: Send + Sync {
 
     /// A device for `rank` of `ranks`, which may use `threads` cores.
     fn device(&self, rank: usize, ranks: usize, threads: usize) -> Box<dyn Device>;
+}
+
+/// A rank's place in a mesh, and its groups along the axes.
+pub struct Comm {
+    mesh: Mesh,
+    rank: usize,
+    groups: BTreeMap<Vec<String>, Group>,
+}
+
+impl Comm {
+    /// The communicators of `rank` along every combination of the mesh's axes.
+    pub fn new(rank: &Rank, mesh: &Mesh) -> Result<Comm, CommError> {
+        let mut groups = BTreeMap::new();
+        for mask in 1..1_usize << mesh.axes.len() {
+            let axes: Vec<String> =
+                mesh.axes.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1).map(|(_, a)| a.name.clone()).collect();
+            groups.insert(axes.clone(), rank.group(&mesh.group(rank.rank(), &axes))?);
+        }
+        Ok(Comm { mesh: mesh.clone(), rank: rank.rank(), groups })
+    }
+
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Coordinate over `axes` taken together, major first.
+    pub fn coord(&self, axes: &[String]) -> usize {
+        self.mesh.coord_over(self.rank, axes)
+    }
+
+    /// The group along `axes`; `None` if it has one member.
+    pub fn along(&self, axes: &[String]) -> Option<&Group> {
+        let known: Vec<String> = self.mesh.axes.iter().filter(|a| axes.contains(&a.name)).map(|a| a.name.clone()).collect();
+        self.groups.get(&known).filter(|g| g.size() > 1)
+    }
 }
