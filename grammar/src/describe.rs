@@ -262,7 +262,7 @@ impl Rule {
             Rule::variant => "a variant",
             Rule::plan_mesh | Rule::on_view => "`on`",
             Rule::rules => "rules in `{ }`",
-            Rule::rule => "a rule",
+            Rule::plan_rule => "a rule",
             Rule::recompute_rule | Rule::recompute_mode => "`recompute`",
             Rule::reduce_rule => "`reduce`",
             Rule::state_rule => "`state`",

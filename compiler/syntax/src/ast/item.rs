@@ -165,7 +165,7 @@ pub struct Member {
 pub enum MemberKind {
     /// `dim d = cfg.hidden_size, q = kv * group`
     Dims(Vec<DimDecl>),
-    Param(ParamDecl),
+    Param(Box<ParamDecl>),
     /// `layers: repeat n { ... }`
     Repeat {
         name: Name,
