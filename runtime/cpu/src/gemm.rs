@@ -1,0 +1,240 @@
+//! Matrix products with a fixed order of summation.
+//!
+//! In: strided views of `a [m, k]` and `b [k, n]`. Out: `a b` written to, or added to, a strided `[m, n]`. What must
+//! hold: a row of the result has the same bits however many rows there are and however many threads work. The `gemm`
+//! crate picks other orders for few rows and for long contractions; so the contraction is cut into blocks of 256 here
+//! and rows are padded to `max(2, 256 / n + 1)`. With fewer than four columns plain dot products are faster.
+
+use std::cell::RefCell;
+
+use gemm::Parallelism;
+
+use crate::threads::{Shared, Threads};
+
+/// Length of a block of the contraction.
+pub const BLOCK: usize = 256;
+
+/// Columns below which products are plain dots.
+const NARROW: usize = 4;
+
+/// A matrix that is read: element `(i, j)` is `data[i * row + j * col]`.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub data: &'a [f32],
+    pub row: usize,
+    pub col: usize,
+}
+
+/// Shape of a product: `[m, k] x [k, n]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+}
+
+/// Where a product goes: element `(i, j)` is `data[i * row + j * col]`.
+pub struct ViewMut<'a> {
+    pub data: &'a mut [f32],
+    pub row: usize,
+    pub col: usize,
+}
+
+fn span(m: usize, n: usize, row: usize, col: usize) -> usize {
+    if m == 0 || n == 0 { 0 } else { (m - 1) * row + (n - 1) * col + 1 }
+}
+
+/// `out = a b`, or `out += a b` when `add`.
+pub fn gemm(threads: &Threads, shape: Shape, out: ViewMut, add: bool, a: View, b: View) {
+    let Shape { m, n, k } = shape;
+    assert!(out.data.len() >= span(m, n, out.row, out.col), "result of {shape:?} is too short");
+    assert!(a.data.len() >= span(m, k, a.row, a.col), "left operand of {shape:?} is too short");
+    assert!(b.data.len() >= span(k, n, b.row, b.col), "right operand of {shape:?} is too short");
+    if m == 0 || n == 0 {
+        return;
+    }
+    let parts = parts(threads, shape);
+    let by_rows = m >= n || n < 2 * 256;
+    let (size, unit) = if by_rows { (m, 8) } else { (n, 64) };
+    let step = size.div_ceil(parts).next_multiple_of(unit);
+    let (row, col, out) = (out.row, out.col, Shared::new(out.data));
+    threads.each(size.div_ceil(step), |i| {
+        let (at, len) = (i * step, step.min(size - i * step));
+        let part = if by_rows { Shape { m: len, ..shape } } else { Shape { n: len, ..shape } };
+        let (oa, ob, oo) = if by_rows { (at * a.row, 0, at * row) } else { (0, at * b.col, at * col) };
+        let a = View { data: a.data.get(oa..).unwrap_or(&[]), ..a };
+        let b = View { data: b.data.get(ob..).unwrap_or(&[]), ..b };
+        // SAFETY: the pieces' elements are disjoint rows or columns of one result that is borrowed here; no piece
+        // makes a slice, elements are only reached through the pointer.
+        let ptr = unsafe { out.at(oo) };
+        product(part, ptr, (row, col), add, a, b);
+    });
+}
+
+/// How many pieces to cut the result into.
+fn parts(threads: &Threads, shape: Shape) -> usize {
+    let work = shape.m * shape.n * shape.k.max(1);
+    if work < 1 << 19 { 1 } else { threads.count() }
+}
+
+/// Rows that make the order of summation independent of the number of rows.
+fn least_rows(n: usize) -> usize {
+    (256 / n + 1).max(2)
+}
+
+fn product(shape: Shape, out: *mut f32, strides: (usize, usize), add: bool, a: View, b: View) {
+    let Shape { m, n, k } = shape;
+    if n < NARROW || k == 0 {
+        return dots(shape, out, strides, add, a, b);
+    }
+    let least = least_rows(n);
+    if m >= least {
+        return blocks(shape, out, strides, add, a, b);
+    }
+    PADDED.with_borrow_mut(|(left, res)| {
+        left.clear();
+        left.resize(least * k, 0.0);
+        res.clear();
+        res.resize(least * n, 0.0);
+        for (i, row) in left.chunks_exact_mut(k).take(m).enumerate() {
+            for (p, x) in row.iter_mut().enumerate() {
+                *x = a.data[i * a.row + p * a.col];
+            }
+        }
+        let elements = || (0..m).flat_map(|i| (0..n).map(move |j| (i * n + j, i * strides.0 + j * strides.1)));
+        if add {
+            for (r, o) in elements() {
+                // SAFETY: `o` is an element of the caller's result.
+                res[r] = unsafe { *out.add(o) };
+            }
+        }
+        let padded = Shape { m: least, ..shape };
+        blocks(padded, res.as_mut_ptr(), (n, 1), add, View { data: left, row: k, col: 1 }, b);
+        for (r, o) in elements() {
+            // SAFETY: `o` is an element of the caller's result.
+            unsafe { *out.add(o) = res[r] };
+        }
+    });
+}
+
+thread_local! {
+    static PADDED: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// The product, the contraction cut into blocks of 256.
+fn blocks(shape: Shape, out: *mut f32, (row, col): (usize, usize), add: bool, a: View, b: View) {
+    let Shape { m, n, k } = shape;
+    for at in (0..k).step_by(BLOCK) {
+        // SAFETY: every element that the shape and strides reach was checked to lie in its slice by `gemm`, or is in
+        // the padded copies whose sizes are made from the same numbers; the result does not overlap the operands
+        // since it is borrowed mutably.
+        unsafe {
+            gemm::gemm(
+                m,
+                n,
+                BLOCK.min(k - at),
+                out,
+                col as isize,
+                row as isize,
+                add || at > 0,
+                a.data.as_ptr().add(at * a.col),
+                a.col as isize,
+                a.row as isize,
+                b.data.as_ptr().add(at * b.row),
+                b.col as isize,
+                b.row as isize,
+                1.0,
+                1.0,
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
+    }
+}
+
+/// Products with few columns: eight partial sums per element, added in a fixed order.
+fn dots(shape: Shape, out: *mut f32, (row, col): (usize, usize), add: bool, a: View, b: View) {
+    const WAYS: usize = 8;
+    for i in 0..shape.m {
+        for j in 0..shape.n {
+            let mut sums = [0.0f32; WAYS];
+            for p in 0..shape.k {
+                sums[p % WAYS] += a.data[i * a.row + p * a.col] * b.data[p * b.row + j * b.col];
+            }
+            let sum = ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+            // SAFETY: the element lies in the caller's result, checked by `gemm`.
+            let o = unsafe { &mut *out.add(i * row + j * col) };
+            *o = if add { *o + sum } else { sum };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(seed: u64, n: usize) -> Vec<f32> {
+        let mut s = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = || {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            (s >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        (0..n).map(|_| next()).collect()
+    }
+
+    fn run(threads: &Threads, s: Shape, a: &[f32], b: &[f32], b_kn: bool) -> Vec<f32> {
+        let mut out = vec![f32::NAN; s.m * s.n];
+        let (row, col) = if b_kn { (s.n, 1) } else { (1, s.k) };
+        let o = ViewMut { data: &mut out, row: s.n, col: 1 };
+        gemm(threads, s, o, false, View { data: a, row: s.k, col: 1 }, View { data: b, row, col });
+        out
+    }
+
+    #[test]
+    fn rows_do_not_depend_on_how_many_there_are_nor_on_threads() {
+        let (one, two) = (Threads::new(1), Threads::new(2));
+        let shapes = [(40, 96, 96), (33, 24, 256), (70, 576, 640), (65, 1, 300), (50, 5, 257), (31, 193, 64), (300, 768, 96)];
+        for (i, (m, n, k)) in shapes.into_iter().enumerate() {
+            let (a, b) = (numbers(i as u64 + 1, m * k), numbers(i as u64 + 99, k * n));
+            for b_kn in [true, false] {
+                let whole = run(&one, Shape { m, n, k }, &a, &b, b_kn);
+                assert_eq!(whole, run(&two, Shape { m, n, k }, &a, &b, b_kn), "threads, {m}x{n}x{k}");
+                for (from, rows) in [(0, 1), (3, 1), (5, 2), (1, 7), (8, 16), (2, 29)] {
+                    let part = run(&one, Shape { m: rows, n, k }, &a[from * k..(from + rows) * k], &b, b_kn);
+                    assert_eq!(part, whole[from * n..(from + rows) * n], "rows {from}+{rows} of {m}x{n}x{k}, kn {b_kn}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn agrees_with_f64_for_any_strides_and_adds() {
+        let threads = Threads::new(2);
+        for (m, n, k) in [(1, 1, 1), (1, 7, 300), (5, 3, 9), (17, 33, 513), (64, 96, 24), (2, 600, 70), (3, 4, 0)] {
+            for layout in 0..8 {
+                let strides = |bit: usize, r: usize, c: usize| if layout >> bit & 1 == 0 { (c, 1) } else { (1, r) };
+                let (a, b, c) = (numbers(7, m * k), numbers(8, k * n), numbers(9, m * n));
+                let ((ar, ac), (br, bc), (cr, cc)) = (strides(0, m, k), strides(1, k, n), strides(2, m, n));
+                for add in [false, true] {
+                    let mut out = c.clone();
+                    let view = ViewMut { data: &mut out, row: cr, col: cc };
+                    let (av, bv) = (View { data: &a, row: ar, col: ac }, View { data: &b, row: br, col: bc });
+                    gemm(&threads, Shape { m, n, k }, view, add, av, bv);
+                    for i in 0..m {
+                        for j in 0..n {
+                            let term = |p| f64::from(a[i * ar + p * ac]) * f64::from(b[p * br + j * bc]);
+                            let sum: f64 = (0..k).map(term).sum();
+                            let expected = sum + if add { f64::from(c[i * cr + j * cc]) } else { 0.0 };
+                            let got = f64::from(out[i * cr + j * cc]);
+                            assert!((got - expected).abs() < 1e-5 * (k as f64).sqrt() + 1e-6, "{m}x{n}x{k} {layout} {add}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
