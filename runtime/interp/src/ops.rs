@@ -1,0 +1,224 @@
+//! Ops that one rank computes alone.
+
+use nrl_ir::{BinaryOp, DType, DimId, Node, Op, ParamId, ReduceOp, ValueId};
+
+use crate::tensor::each;
+use crate::{Error, Interp, Tensor};
+
+impl Interp<'_> {
+    /// The results of `node` on rank `r`.
+    pub(crate) fn local(&mut self, r: usize, node: &Node) -> Result<Vec<Tensor>, Error> {
+        let args = &node.args;
+        Ok(match &node.op {
+            Op::Input { index } => vec![self.bound_input(r, *index)?],
+            Op::Use { param } => vec![self.weight(r, *param)?.clone()],
+            Op::Const { value } => vec![Tensor::scalar(*value)],
+            Op::Unary { op } => vec![self.pointwise(r, node, |x| op.eval(x[0]))?],
+            Op::Binary { op } => vec![self.pointwise(r, node, |x| op.eval(x[0], x[1]))?],
+            Op::Select => vec![self.pointwise(r, node, |x| if x[0] != 0.0 { x[1] } else { x[2] })?],
+            Op::StopGrad => vec![self.tensor(r, args[0])?.clone()],
+            Op::Cast { to } => {
+                let round = |x: &[f64]| if *to == DType::Bf16 { round_bf16(x[0]) } else { x[0] };
+                vec![self.pointwise(r, node, round)?]
+            }
+            Op::Broadcast { dims } => {
+                vec![self.broadcast(r, self.tensor(r, args[0])?, self.dims(args[0]), dims)?]
+            }
+            Op::Reduce { op, .. } => vec![self.reduce(r, *op, args[0], node.outs[0])?],
+            Op::Contract { over } => vec![self.contract(r, args[0], args[1], over, self.dims(node.outs[0]))?],
+            Op::Index { dim } => vec![self.index(r, *dim, args[0], args[1], node.outs[0])?],
+            Op::ScatterAdd { dim, dims } => vec![self.scatter_add(r, *dim, dims, args[0], args[1])?],
+            Op::Rope { tok, hd, inv_freq, scale, inverse } => {
+                let turn = crate::attention::Turn { tok: *tok, hd: *hd, inv_freq, scale: *scale, inverse: *inverse };
+                vec![self.rope(r, &turn, args[0])?]
+            }
+            Op::Attention { attn } => self.attention(r, attn, args)?,
+            Op::AttentionGrad { attn } => self.attention_grad(r, attn, args)?,
+            Op::AttentionCached { attn } => vec![self.attention_cached(r, attn, args)?],
+            Op::LogProbGrad { vocab, valid, .. } => vec![self.log_prob_grad(r, *vocab, *valid, args)?],
+            Op::LogProbHeadGrad { vocab, d, valid, .. } => self.log_prob_head_grad(r, *vocab, *d, *valid, args)?,
+            Op::Accumulate { param } => {
+                let g = self.to_param_order(r, args[0], *param)?;
+                self.add_grad(r, *param, g);
+                vec![]
+            }
+            Op::Fused { kernel } => self.fused(r, kernel, args)?,
+            Op::LogProb { .. }
+            | Op::LogProbHead { .. }
+            | Op::Scan { .. }
+            | Op::AllReduce { .. }
+            | Op::AllGather { .. }
+            | Op::ReduceScatter { .. }
+            | Op::GatherParam { .. }
+            | Op::ScatterGrad { .. } => return Err(Error(format!("`{}` runs on all ranks at once", node.op.name()))),
+        })
+    }
+
+    fn bound_input(&self, r: usize, index: usize) -> Result<Tensor, Error> {
+        let input = &self.graph.inputs[index];
+        let bound = self.ranks[r].bind.inputs.get(index);
+        let t = bound.ok_or_else(|| Error(format!("input `{}` is not bound", input.name)))?;
+        let want = self.shape(r, &input.ty.dims)?;
+        if t.shape != want {
+            return Err(Error(format!("input `{}` has shape {:?}, not {want:?}", input.name, t.shape)));
+        }
+        Ok(t.clone())
+    }
+
+    fn pointwise(&self, r: usize, node: &Node, f: impl Fn(&[f64]) -> f64) -> Result<Tensor, Error> {
+        let dims = self.dims(node.outs[0]);
+        let mut out = Tensor { shape: self.shape(r, dims)?, data: vec![] };
+        let mut operands = vec![];
+        let mut tables = vec![];
+        for a in &node.args {
+            operands.push(self.tensor(r, *a)?);
+            tables.push(self.table(r, dims, self.dims(*a))?);
+        }
+        let mut x = vec![0.0; operands.len()];
+        each(&out.shape, &tables.iter().collect::<Vec<_>>(), |o| {
+            for i in 0..x.len() {
+                x[i] = operands[i].data[o[i]];
+            }
+            out.data.push(f(&x));
+        });
+        Ok(out)
+    }
+
+    fn reduce(&self, r: usize, op: ReduceOp, x: ValueId, to: ValueId) -> Result<Tensor, Error> {
+        let (from, to) = (self.dims(x), self.dims(to));
+        let x = self.tensor(r, x)?;
+        let start = match op {
+            ReduceOp::Sum => 0.0,
+            ReduceOp::Max => f64::NEG_INFINITY,
+        };
+        let mut out = Tensor::filled(self.shape(r, to)?, start);
+        each(&x.shape, &[&self.table(r, from, from)?, &self.table(r, from, to)?], |o| {
+            out.data[o[1]] = combine(op, out.data[o[1]], x.data[o[0]]);
+        });
+        Ok(out)
+    }
+
+    pub(crate) fn contract(
+        &self,
+        r: usize,
+        a: ValueId,
+        b: ValueId,
+        over: &[DimId],
+        to: &[DimId],
+    ) -> Result<Tensor, Error> {
+        let loops: Vec<DimId> = to.iter().chain(over).copied().collect();
+        let (x, y) = (self.tensor(r, a)?, self.tensor(r, b)?);
+        let mut out = self.zeros(r, to)?;
+        let tables =
+            [self.table(r, &loops, to)?, self.table(r, &loops, self.dims(a))?, self.table(r, &loops, self.dims(b))?];
+        each(&self.shape(r, &loops)?, &[&tables[0], &tables[1], &tables[2]], |o| {
+            out.data[o[0]] += x.data[o[1]] * y.data[o[2]];
+        });
+        Ok(out)
+    }
+
+    fn index(&self, r: usize, dim: DimId, x: ValueId, ids: ValueId, out: ValueId) -> Result<Tensor, Error> {
+        let to = self.dims(out);
+        let (first, _) = self.part(r, dim)?;
+        let (stride, at) = self.stride(r, self.dims(x), dim)?;
+        let local = self.size(r, dim)?;
+        let tables = [self.table(r, to, self.dims(ids))?, self.table_without(r, to, self.dims(x), at)?];
+        let (x, ids) = (self.tensor(r, x)?, self.tensor(r, ids)?);
+        let mut out = Tensor { shape: self.shape(r, to)?, data: vec![] };
+        each(&out.shape, &[&tables[0], &tables[1]], |o| {
+            let id = (ids.data[o[0]] as usize).wrapping_sub(first);
+            out.data.push(if id < local { x.data[o[1] + id * stride] } else { 0.0 });
+        });
+        Ok(out)
+    }
+
+    fn scatter_add(
+        &self,
+        r: usize,
+        dim: DimId,
+        dims: &[DimId],
+        ids: ValueId,
+        y: ValueId,
+    ) -> Result<Tensor, Error> {
+        let from = self.dims(y);
+        let (first, _) = self.part(r, dim)?;
+        let (stride, at) = self.stride(r, dims, dim)?;
+        let local = self.size(r, dim)?;
+        let tables =
+            [self.table(r, from, self.dims(ids))?, self.table_without(r, from, dims, at)?, self.table(r, from, from)?];
+        let (ids, y) = (self.tensor(r, ids)?, self.tensor(r, y)?);
+        let mut out = self.zeros(r, dims)?;
+        each(&y.shape, &[&tables[0], &tables[1], &tables[2]], |o| {
+            let id = (ids.data[o[0]] as usize).wrapping_sub(first);
+            if id < local {
+                out.data[o[1] + id * stride] += y.data[o[2]];
+            }
+        });
+        Ok(out)
+    }
+
+    /// Stride and position of `dim` in a tensor over `dims`.
+    fn stride(&self, r: usize, dims: &[DimId], dim: DimId) -> Result<(usize, usize), Error> {
+        let at = dims.iter().position(|d| *d == dim);
+        let at = at.ok_or_else(|| Error(format!("no dim `{}` to index", self.graph.dims.name(dim))))?;
+        Ok((self.zeros(r, dims)?.strides()[at], at))
+    }
+
+    /// [`Interp::table`] with the dim at position `skip` left at 0.
+    fn table_without(
+        &self,
+        r: usize,
+        loops: &[DimId],
+        dims: &[DimId],
+        skip: usize,
+    ) -> Result<crate::tensor::Table, Error> {
+        let full = self.table(r, loops, dims)?;
+        let Some(at) = loops.iter().position(|l| *l == dims[skip]) else {
+            // The dim may still have been found as an owner of a loop dim: take that part out.
+            let mut one = full;
+            let (stride, _) = self.stride(r, dims, dims[skip])?;
+            if let Some(at) = loops.iter().position(|l| self.graph.dims.owners(*l).any(|o| o == dims[skip])) {
+                for (o, s) in one[at].iter_mut().zip(self.segments(r, loops[at], dims[skip])?) {
+                    *o -= s * stride;
+                }
+            }
+            return Ok(one);
+        };
+        let mut one = full;
+        one[at].fill(0);
+        Ok(one)
+    }
+
+    /// A gradient in the storage order of its parameter.
+    pub(crate) fn to_param_order(&self, r: usize, g: ValueId, param: ParamId) -> Result<Tensor, Error> {
+        self.broadcast(r, self.tensor(r, g)?, self.dims(g), &self.graph.param(param).dims)
+    }
+
+    pub(crate) fn add_grad(&mut self, r: usize, param: ParamId, g: Tensor) {
+        let layer = self.layer(param);
+        match self.ranks[r].grads.get_mut(&(param, layer)) {
+            Some(sum) => sum.data.iter_mut().zip(&g.data).for_each(|(s, x)| *s += x),
+            None => {
+                self.ranks[r].grads.insert((param, layer), g);
+            }
+        }
+    }
+}
+
+/// One step of a reduction.
+pub(crate) fn combine(op: ReduceOp, a: f64, b: f64) -> f64 {
+    match op {
+        ReduceOp::Sum => a + b,
+        ReduceOp::Max => BinaryOp::Max.eval(a, b),
+    }
+}
+
+/// Nearest bf16, ties to even.
+pub(crate) fn round_bf16(x: f64) -> f64 {
+    let bits = (x as f32).to_bits();
+    if x.is_nan() {
+        return x;
+    }
+    let odd = bits >> 16 & 1;
+    f64::from(f32::from_bits(bits.wrapping_add(0x7fff + odd) & 0xffff_0000))
+}
