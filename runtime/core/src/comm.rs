@@ -21,11 +21,22 @@ pub enum CommError {
     #[error("rank {rank} stopped: {reason}")]
     Stopped { rank: usize, reason: String },
     /// The others did not come in time.
-    #[error("rank {rank} waited {seconds:.0} s in {op} for rank {missing}; that rank is stuck or runs another program")]
+    #[error(
+        "rank {rank} waited {seconds:.0} s in {op} for rank {missing}; that rank is stuck or runs another program"
+    )]
     Deadline { rank: usize, seconds: f64, op: &'static str, missing: String },
     /// Members called different things.
-    #[error("rank {rank} called {op} of {len} values while rank {other} called {other_op} of {other_len}")]
-    Mismatch { rank: usize, op: &'static str, len: usize, other: usize, other_op: &'static str, other_len: usize },
+    #[error(
+        "rank {rank} called {op} of {len} values while rank {other} called {other_op} of {other_len}"
+    )]
+    Mismatch {
+        rank: usize,
+        op: &'static str,
+        len: usize,
+        other: usize,
+        other_op: &'static str,
+        other_len: usize,
+    },
     /// A buffer of the wrong length.
     #[error("{op} over {ranks} ranks got {got} values where {expected} are needed")]
     Length { op: &'static str, ranks: usize, got: usize, expected: usize },
@@ -243,7 +254,10 @@ impl Rank {
 
     fn meeting(&self, ranks: Vec<usize>) -> Arc<Meeting> {
         let mut groups = lock(&self.shared.groups);
-        groups.entry(ranks).or_insert_with_key(|ranks| Arc::new(Meeting::new(ranks.clone()))).clone()
+        groups
+            .entry(ranks)
+            .or_insert_with_key(|ranks| Arc::new(Meeting::new(ranks.clone())))
+            .clone()
     }
 }
 
@@ -307,7 +321,9 @@ impl Group {
         let piece = |i: usize| n * i / self.size()..n * (i + 1) / self.size();
         let mine = piece(self.index);
         let mut sum = vec![T::default(); mine.len()];
-        self.exchange(OP, n, data, |i, theirs| combine(&mut sum, &theirs[mine.clone()], i == 0, how))?;
+        self.exchange(OP, n, data, |i, theirs| {
+            combine(&mut sum, &theirs[mine.clone()], i == 0, how)
+        })?;
         self.exchange(OP, n, &sum, |i, theirs| data[piece(i)].copy_from_slice(theirs))
     }
 
@@ -315,7 +331,9 @@ impl Group {
     pub fn all_gather<T: Element>(&self, data: &[T], out: &mut [T]) -> Result<(), CommError> {
         self.expect("all_gather", out.len(), data.len() * self.size())?;
         let n = data.len();
-        self.exchange("all_gather", n, data, |i, theirs| out[i * n..(i + 1) * n].copy_from_slice(theirs))
+        self.exchange("all_gather", n, data, |i, theirs| {
+            out[i * n..(i + 1) * n].copy_from_slice(theirs)
+        })
     }
 
     /// Every member's `data`, which may differ in length, in group order.
@@ -326,7 +344,12 @@ impl Group {
     }
 
     /// Fills `out` with this member's piece of the reduced `data`; `data` holds one piece per member.
-    pub fn reduce_scatter<T: Element>(&self, data: &[T], out: &mut [T], how: Reduce) -> Result<(), CommError> {
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        data: &[T],
+        out: &mut [T],
+        how: Reduce,
+    ) -> Result<(), CommError> {
         self.expect("reduce_scatter", data.len(), out.len() * self.size())?;
         let mine = self.index * out.len()..(self.index + 1) * out.len();
         self.exchange("reduce_scatter", data.len(), data, |i, theirs| {
@@ -377,7 +400,8 @@ impl Group {
         let slots = &meeting.slots[turn % 2];
         *lock(&slots[self.index].call) = (op, len);
         {
-            let mut slot = T::slot(&slots[self.index]).write().unwrap_or_else(PoisonError::into_inner);
+            let mut slot =
+                T::slot(&slots[self.index]).write().unwrap_or_else(PoisonError::into_inner);
             slot.clear();
             slot.extend_from_slice(mine);
         }
@@ -387,7 +411,14 @@ impl Group {
             if (other_op, other_len) != (op, len) {
                 let rank = meeting.ranks[self.index];
                 let other = meeting.ranks[i];
-                return self.fail(CommError::Mismatch { rank, op, len, other, other_op, other_len });
+                return self.fail(CommError::Mismatch {
+                    rank,
+                    op,
+                    len,
+                    other,
+                    other_op,
+                    other_len,
+                });
             }
             read(i, &T::slot(slot).read().unwrap_or_else(PoisonError::into_inner));
         }
@@ -426,15 +457,18 @@ impl Group {
                 drop(guard);
                 return self.late(op, turn);
             };
-            guard = meeting.wake.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+            guard =
+                meeting.wake.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
 
     fn late(&self, op: &'static str, turn: usize) -> Result<(), CommError> {
         let absent = self.meeting.ranks.iter().zip(&self.meeting.begun);
-        let absent: Vec<String> =
-            absent.filter(|(_, n)| n.load(Ordering::Relaxed) <= turn).map(|(r, _)| r.to_string()).collect();
+        let absent: Vec<String> = absent
+            .filter(|(_, n)| n.load(Ordering::Relaxed) <= turn)
+            .map(|(r, _)| r.to_string())
+            .collect();
         let rank = self.meeting.ranks[self.index];
         let seconds = self.shared.deadline.as_secs_f64();
         self.fail(CommError::Deadline { rank, seconds, op, missing: absent.join(", ") })
@@ -447,8 +481,12 @@ fn combine<T: Element>(into: &mut [T], theirs: &[T], first: bool, how: Reduce) {
         return;
     }
     match how {
-        Reduce::Sum => into.iter_mut().zip(theirs).for_each(|(a, &b)| *a = a.reduce(b, Reduce::Sum)),
-        Reduce::Max => into.iter_mut().zip(theirs).for_each(|(a, &b)| *a = a.reduce(b, Reduce::Max)),
+        Reduce::Sum => {
+            into.iter_mut().zip(theirs).for_each(|(a, &b)| *a = a.reduce(b, Reduce::Sum))
+        }
+        Reduce::Max => {
+            into.iter_mut().zip(theirs).for_each(|(a, &b)| *a = a.reduce(b, Reduce::Max))
+        }
     }
 }
 
@@ -505,7 +543,9 @@ mod tests {
     fn reductions_are_in_rank_order_and_alike_on_all_ranks() {
         for n in [1, 2, 3, 4] {
             for len in [1, 7, CUT, CUT + 5, 3 * CUT] {
-                let value = |rank: usize, i: usize| ((i * 31 + rank * 17) % 97) as f32 * 0.1 + 1e6 * (rank as f32 - 1.0);
+                let value = |rank: usize, i: usize| {
+                    ((i * 31 + rank * 17) % 97) as f32 * 0.1 + 1e6 * (rank as f32 - 1.0)
+                };
                 let expected: Vec<f32> =
                     (0..len).map(|i| (1..n).fold(value(0, i), |a, r| a + value(r, i))).collect();
                 let got = world(n).run::<_, CommError>(|rank| {
@@ -560,7 +600,10 @@ mod tests {
         assert_eq!(mesh.group(3, &["tp"]), [2, 3]);
         assert_eq!(mesh.group(3, &["dp"]), [1, 3]);
         assert_eq!(mesh.group(1, &["dp", "tp"]), [0, 1, 2, 3]);
-        assert_eq!((mesh.coordinate(2, "dp"), mesh.coordinate(2, "tp"), mesh.coordinate(2, "cp")), (1, 0, 0));
+        assert_eq!(
+            (mesh.coordinate(2, "dp"), mesh.coordinate(2, "tp"), mesh.coordinate(2, "cp")),
+            (1, 0, 0)
+        );
         let got = world(4).run::<_, CommError>(|rank| {
             let tp = rank.group(&mesh.group(rank.rank(), &["tp"]))?;
             let dp = rank.group(&mesh.group(rank.rank(), &["dp"]))?;
@@ -637,6 +680,11 @@ mod tests {
         let bad = world(2).rank(0).group(&[1]);
         assert!(matches!(bad, Err(CommError::Group { .. })));
         let short = world(2).rank(0).all().all_gather(&[1f32], &mut [0.0; 3]);
-        assert!(short.unwrap_err().to_string().starts_with("all_gather over 2 ranks got 3 values where 2"));
+        assert!(
+            short
+                .unwrap_err()
+                .to_string()
+                .starts_with("all_gather over 2 ranks got 3 values where 2")
+        );
     }
 }

@@ -94,7 +94,10 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 }
 
 /// Replaces the file at `path` by what `fill` writes.
-pub fn replace_file(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
+pub fn replace_file(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<(), FileError> {
     let partial = aside(path);
     let result = (|| {
         let mut file = File::create(&partial)?;
@@ -111,7 +114,10 @@ pub fn replace_file(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
 }
 
 /// Replaces the directory at `path` by one that `fill` writes into; `fill` gets the path of the partial directory.
-pub fn replace_dir<E: From<FileError>>(path: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
+pub fn replace_dir<E: From<FileError>>(
+    path: &Path,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
     let above = parent(path);
     create_dir(above)?;
     let partial = aside(path);
@@ -219,8 +225,10 @@ mod tests {
     use super::*;
 
     fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<_> =
-            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -257,7 +265,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("step-1");
         let fill = |content: &'static str| {
-            move |d: &Path| write_file(&d.join("weights"), content.as_bytes()).and(create_dir(&d.join("sub")))
+            move |d: &Path| {
+                write_file(&d.join("weights"), content.as_bytes()).and(create_dir(&d.join("sub")))
+            }
         };
         replace_dir(&path, fill("good")).unwrap();
         let failed: Result<(), FileError> = replace_dir(&path, |d| {

@@ -5,3 +5,4 @@ pub mod rng;
 pub mod sampling;
 pub mod comm;
 pub mod engine;
+pub mod hf;

@@ -142,7 +142,9 @@ pub fn gumbel_of(word: u32) -> f64 {
 
 /// FNV-1a, 64 bits: a name or a file's content as a number that never changes.
 pub fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -153,9 +155,15 @@ mod tests {
     #[test]
     fn philox_gives_the_published_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
         assert_eq!(
-            philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            philox([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        assert_eq!(
+            philox(
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0]
+            ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
     }
@@ -188,7 +196,13 @@ mod tests {
             Stream::sample(seed, step, sample).word(Use::Token, position, token)
         };
         let base = draw(1, 2, 3, 4, 5);
-        let others = [draw(9, 2, 3, 4, 5), draw(1, 9, 3, 4, 5), draw(1, 2, 9, 4, 5), draw(1, 2, 3, 9, 5), draw(1, 2, 3, 4, 9)];
+        let others = [
+            draw(9, 2, 3, 4, 5),
+            draw(1, 9, 3, 4, 5),
+            draw(1, 2, 9, 4, 5),
+            draw(1, 2, 3, 9, 5),
+            draw(1, 2, 3, 4, 9),
+        ];
         assert!(others.iter().all(|&x| x != base));
         assert_eq!(base, draw(1, 2, 3, 4, 5));
         assert_ne!(base, Stream::sample(1, 2, 3).word(Use::Block, 4, 5));

@@ -45,7 +45,9 @@ pub enum SamplingError {
     #[error("top_p is {0}, and must be above 0 and at most 1")]
     TopP(f32),
     /// A NaN or +inf among the logits.
-    #[error("logit of token {id} is {value}: the model's numbers have overflowed; lower the learning rate or look at the step before")]
+    #[error(
+        "logit of token {id} is {value}: the model's numbers have overflowed; lower the learning rate or look at the step before"
+    )]
     NotFinite { id: u32, value: f32 },
     /// Every logit is -inf.
     #[error("no token may be drawn: all {0} logits are -inf")]
@@ -120,7 +122,11 @@ impl Sampling {
     }
 
     /// The ids that truncation keeps, in rising order; all that are not -inf when nothing truncates.
-    pub fn support(&self, logits: &[f32], scratch: &mut Scratch) -> Result<Vec<u32>, SamplingError> {
+    pub fn support(
+        &self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+    ) -> Result<Vec<u32>, SamplingError> {
         self.check()?;
         let max = row_max(logits)?;
         let (k, p) = (self.top_k.filter(|&k| k < logits.len()), self.top_p.filter(|&p| p < 1.0));
@@ -131,7 +137,14 @@ impl Sampling {
     }
 
     /// Fills `scratch.kept` with (logit minus max, over temperature; id) of the kept tokens.
-    fn keep(&self, logits: &[f32], max: f32, top_k: Option<usize>, top_p: Option<f32>, scratch: &mut Scratch) {
+    fn keep(
+        &self,
+        logits: &[f32],
+        max: f32,
+        top_k: Option<usize>,
+        top_p: Option<f32>,
+        scratch: &mut Scratch,
+    ) {
         let t = if self.temperature == 0.0 { 1.0 } else { self.temperature };
         let kept = &mut scratch.kept;
         kept.clear();
@@ -212,7 +225,14 @@ fn greedy(logits: &[f32], max: f32, scratch: &mut Scratch) -> Draw {
     finish(id as u32, 0.0, total, weighted)
 }
 
-fn draw_blocks(logits: &[f32], max: f32, t: f32, stream: &Stream, position: u64, scratch: &mut Scratch) -> Draw {
+fn draw_blocks(
+    logits: &[f32],
+    max: f32,
+    t: f32,
+    stream: &Stream,
+    position: u64,
+    scratch: &mut Scratch,
+) -> Draw {
     block_sums(logits, max, t, &mut scratch.sums);
     let (total, weighted) = totals(&scratch.sums);
     let block = if scratch.sums.len() == 1 {
@@ -254,7 +274,11 @@ fn draw_kept(stream: &Stream, position: u64, scratch: &Scratch) -> Draw {
 
 fn finish(id: u32, x: f32, total: f64, weighted: f64) -> Draw {
     let lse = total.ln();
-    Draw { id, logprob: (f64::from(x) - lse) as f32, entropy: (lse - weighted / total).max(0.0) as f32 }
+    Draw {
+        id,
+        logprob: (f64::from(x) - lse) as f32,
+        entropy: (lse - weighted / total).max(0.0) as f32,
+    }
 }
 
 /// Index of the largest score, lowest index on ties.
@@ -359,7 +383,10 @@ mod tests {
 
     /// Four standard deviations above the mean of the chi-square distribution (normal approximation).
     fn assert_chi_square((stat, df): (f64, f64)) {
-        assert!(stat < df + 4.0 * (2.0 * df).sqrt() + 4.0, "chi-square {stat} at {df} degrees of freedom");
+        assert!(
+            stat < df + 4.0 * (2.0 * df).sqrt() + 4.0,
+            "chi-square {stat} at {df} degrees of freedom"
+        );
     }
 
     #[test]
@@ -390,7 +417,9 @@ mod tests {
         // Probabilities 0.5, 0.3, 0.15, 0.05.
         let logits = [0.5f32, 0.3, 0.15, 0.05].map(f32::ln);
         let kept = |p| {
-            Sampling { top_p: Some(p), ..Sampling::default() }.support(&logits, &mut Scratch::default()).unwrap()
+            Sampling { top_p: Some(p), ..Sampling::default() }
+                .support(&logits, &mut Scratch::default())
+                .unwrap()
         };
         assert_eq!(kept(0.4), [0]);
         assert_eq!(kept(0.6), [0, 1]);
@@ -429,7 +458,9 @@ mod tests {
         let logits = [2.0, 0.0, NEG, -1.0, 0.5, NEG, -3.0];
         for t in [1.0, 0.6] {
             let s = Sampling { temperature: t, ..Sampling::default() };
-            assert_chi_square(chi_square(&softmax(&logits, f64::from(t)), 100_000, |i| draw(s, &logits, i).id));
+            assert_chi_square(chi_square(&softmax(&logits, f64::from(t)), 100_000, |i| {
+                draw(s, &logits, i).id
+            }));
         }
     }
 
@@ -445,7 +476,8 @@ mod tests {
         let p = softmax(&logits, 1.0);
         let (stream, s) = (Stream::sample(5, 0, 0), Sampling::default());
         let mut scratch = Scratch::default();
-        let draws = chi_square(&p, 100_000, |i| s.draw(&logits, &stream, i, &mut scratch).unwrap().id);
+        let draws =
+            chi_square(&p, 100_000, |i| s.draw(&logits, &stream, i, &mut scratch).unwrap().id);
         assert_chi_square(draws);
     }
 
@@ -454,15 +486,17 @@ mod tests {
         let logits: Vec<f32> = (0..600).map(|i| (i * 7 % 31) as f32 / 6.0).collect();
         let s = Sampling { temperature: 0.8, top_k: Some(40), top_p: Some(0.9) };
         let support = s.support(&logits, &mut Scratch::default()).unwrap();
-        let inside: Vec<f32> =
-            (0..600u32).map(|i| if support.contains(&i) { logits[i as usize] } else { NEG }).collect();
+        let inside: Vec<f32> = (0..600u32)
+            .map(|i| if support.contains(&i) { logits[i as usize] } else { NEG })
+            .collect();
         assert_chi_square(chi_square(&softmax(&inside, 0.8), 100_000, |i| draw(s, &logits, i).id));
     }
 
     #[test]
     fn top_p_on_a_long_row_equals_a_full_sort() {
         let noise = Stream::new(3);
-        let logits: Vec<f32> = (0..20_000).map(|i| 2.0 * noise.gumbel(Use::Host, 0, i) as f32).collect();
+        let logits: Vec<f32> =
+            (0..20_000).map(|i| 2.0 * noise.gumbel(Use::Host, 0, i) as f32).collect();
         for top_p in [0.1, 0.5, 0.9, 0.999] {
             let p = softmax(&logits, 1.0);
             let mut order: Vec<usize> = (0..p.len()).collect();
@@ -482,7 +516,8 @@ mod tests {
     #[test]
     fn log_probs_and_entropy_of_a_long_row_are_accurate() {
         let noise = Stream::new(4);
-        let logits: Vec<f32> = (0..49_152).map(|i| 3.0 * noise.gumbel(Use::Host, 0, i) as f32).collect();
+        let logits: Vec<f32> =
+            (0..49_152).map(|i| 3.0 * noise.gumbel(Use::Host, 0, i) as f32).collect();
         let p = softmax(&logits, 1.0);
         let entropy: f64 = -p.iter().map(|p| if *p > 0.0 { p * p.ln() } else { 0.0 }).sum::<f64>();
         for sample in 0..50 {
@@ -514,7 +549,9 @@ mod tests {
     #[test]
     fn what_cannot_be_drawn_is_an_error() {
         let s = Sampling::default();
-        let go = |s: Sampling, l: &[f32]| s.draw(l, &Stream::new(0), 0, &mut Scratch::default()).unwrap_err();
+        let go = |s: Sampling, l: &[f32]| {
+            s.draw(l, &Stream::new(0), 0, &mut Scratch::default()).unwrap_err()
+        };
         assert_eq!(go(s, &[NEG; 20]), SamplingError::Nothing(20));
         assert_eq!(go(s, &[0.0, f32::INFINITY]).code(), "logits-not-finite");
         let mut row = vec![0.0; 40];
