@@ -7,7 +7,6 @@
 pub const CODES: &[(&str, &str)] = &[
     ("bad-escape", "a text holds a backslash escape that does not exist"),
     ("bad-number", "a number is too large or is not written as numbers are"),
-    ("expected-loss", "an `update` does not say what to minimise"),
     ("file-too-large", "a file is larger than a recipe can be"),
     ("nesting-too-deep", "brackets are nested deeper than 128"),
     ("not-utf8", "a file holds bytes that are not UTF-8 text"),

@@ -131,19 +131,26 @@ fn expected(error: &Error<Rule>) -> Vec<String> {
             words.push(word);
         }
     }
+    if words.iter().any(|word| word == OPERATOR) {
+        let part = ["a unit", "`from`", "`with`", "`of`", "`->`"];
+        words.retain(|word| !part.contains(&word.as_str()));
+    }
     if words.len() > 1 {
-        words.retain(|word| word != "an operator");
+        words.retain(|word| word != OPERATOR && word != END);
     }
     words
 }
 
+const OPERATOR: &str = "an operator";
+const END: &str = "the end of the line";
+
 fn plain(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> Diagnostic {
-    let span = span(piece, at, found.length);
     let shown = found.shown();
-    let operator = expected.iter().any(|word| word == "an operator");
+    let goes_on = matches!(expected, [only] if only == OPERATOR || only == END);
     let message = match expected {
         [] => format!("{shown} cannot stand here"),
-        _ if operator && expected.len() == 1 => format!("{shown} cannot follow here"),
+        _ if goes_on && found.length == 0 => String::from("this line is not complete"),
+        _ if goes_on => format!("{shown} cannot follow here"),
         [one] => format!("expected {one}, found {shown}"),
         [start @ .., last] if expected.len() <= 4 => {
             format!("expected {} or {last}, found {shown}", start.join(", "))
@@ -151,20 +158,48 @@ fn plain(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> Di
         _ => format!("{shown} cannot stand here"),
     };
     let label = match expected {
-        [] => String::from("unexpected"),
-        _ if operator && expected.len() == 1 => String::from("expected an operator or a new line"),
+        _ if goes_on => format!("expected {}", what_may_follow(piece, at)),
         _ if found.length == 0 => String::from("the line ends here"),
         _ => String::from("unexpected"),
     };
+    Diagnostic::error("syntax", message)
+        .label(span(piece, at, found.length), label)
+        .help_opt(advice(piece, at, found, expected))
+}
+
+/// What may stand behind a complete expression, by the bracket around it.
+fn what_may_follow(piece: &Piece<'_>, at: usize) -> &'static str {
+    let mut open = Vec::new();
+    for byte in piece.masked.bytes().take(at) {
+        match byte {
+            b'(' | b'[' | b'{' => open.push(byte),
+            b')' | b']' | b'}' => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    match open.last() {
+        Some(b'(') => "an operator, `,` or `)`",
+        Some(b'[') => "an operator, `,` or `]`",
+        _ => "an operator or a new line",
+    }
+}
+
+/// A near word if there is one, else the form of the statement.
+fn advice(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> Option<String> {
+    let quoted = expected.iter().filter_map(|word| word.strip_prefix('`')?.strip_suffix('`'));
+    let words = quoted.filter(|word| word.bytes().all(|b| b.is_ascii_lowercase()));
+    if let Some(known) = nearest(&found.text, words) {
+        return Some(format!("did you mean `{known}`?"));
+    }
     let first = piece.masked.get(..at).unwrap_or("").split_whitespace().next().unwrap_or("");
     let word = if first.is_empty() { found.text.as_str() } else { first };
-    let help = match nearest(word, piece.place.openers().iter().copied()) {
-        Some(known) if !piece.place.openers().contains(&word) => {
-            Some(format!("did you mean `{known}`?"))
-        }
+    let openers = piece.place.openers();
+    match nearest(word, openers.iter().copied()) {
+        Some(known) if !openers.contains(&word) => Some(format!("did you mean `{known}`?")),
         _ => form(piece.place, first).map(|form| format!("the form is `{form}`")),
-    };
-    Diagnostic::error("syntax", message).label(span, label).help_opt(help)
+    }
 }
 
 fn span(piece: &Piece<'_>, at: usize, length: usize) -> Span {
@@ -206,7 +241,7 @@ fn habit(piece: &Piece<'_>, at: usize, found: &Found) -> Option<Diagnostic> {
     let start = piece.masked.len() - piece.masked.trim_start().len();
     Some(
         Diagnostic::error("syntax", message)
-            .label(span(piece, start, first.len()), "not a word of this language")
+            .label(span(piece, start, first.len()), "cannot start a line here")
             .help(help),
     )
 }

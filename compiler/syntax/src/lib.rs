@@ -10,5 +10,6 @@ mod errors;
 mod lex;
 mod mask;
 mod parse;
+pub mod print;
 
 pub use parse::{LARGEST, parse, parse_bytes, parse_expr, parse_override, parse_type, utf8};

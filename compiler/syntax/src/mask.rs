@@ -32,6 +32,7 @@ pub(crate) fn mask(source: SourceId, text: &str, lexed: &Lexed) -> Result<Masked
     let tokens = &lexed.tokens;
     let mut out = blank(text, lexed);
     let code: Vec<Token> = tokens.iter().copied().filter(|t| !is_trivia(t.kind)).collect();
+    too_deep(source, &code)?;
     let matched = match brackets(text, &code, false) {
         Ok(matched) => matched,
         Err(()) => brackets(text, &code, true).unwrap_or_default(),
@@ -43,6 +44,29 @@ pub(crate) fn mask(source: SourceId, text: &str, lexed: &Lexed) -> Result<Masked
     let items = lines.items;
     let text_out = String::from_utf8(lines.out).unwrap_or_default();
     Ok(Masked { text: text_out, items, docs: docs(text, tokens), problems })
+}
+
+/// Refuses brackets that nest too deep, closed or not.
+fn too_deep(source: SourceId, code: &[Token]) -> Result<(), Diagnostic> {
+    let mut depth = 0usize;
+    for token in code {
+        match token.kind {
+            TokenKind::Open => depth += 1,
+            TokenKind::Close => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEEPEST {
+            return Err(nesting(source, token));
+        }
+    }
+    Ok(())
+}
+
+fn nesting(source: SourceId, token: &Token) -> Diagnostic {
+    let span = Span::new(source, token.start, token.end);
+    Diagnostic::error("nesting-too-deep", format!("nested deeper than {DEEPEST} levels"))
+        .label(span, format!("level {}", DEEPEST + 1))
+        .help("give the inner parts names with `x = ...`")
 }
 
 fn is_trivia(kind: TokenKind) -> bool {
@@ -174,16 +198,16 @@ struct Opened {
 fn brackets(text: &str, code: &[Token], repair: bool) -> Result<Brackets, ()> {
     let mut pairing = Pairing { text, repair, open: Vec::new(), found: Brackets::default() };
     let (mut indent, mut line_start) = (0, 0);
-    let mut last_end = 0;
+    let (mut last_end, mut last_kind) = (0, TokenKind::Newline);
     for token in code {
         let first = line_break_between(text, last_end, token.start) || last_end == 0;
         if first {
             indent = column(text, token.start);
+            if repair {
+                pairing.close_lines(token, indent, last_kind);
+            }
             if pairing.open.last().is_none_or(|open| open.token.text(text) == "{") {
                 line_start = token.start;
-            }
-            if repair && indent == 0 && starts_item(token.text(text)) {
-                pairing.close_all(0, token.start);
             }
         }
         match token.kind {
@@ -194,7 +218,7 @@ fn brackets(text: &str, code: &[Token], repair: bool) -> Result<Brackets, ()> {
             TokenKind::Close => pairing.close(token, first.then_some(indent))?,
             _ => {}
         }
-        last_end = token.end;
+        (last_end, last_kind) = (token.end, token.kind);
     }
     if !repair && !pairing.open.is_empty() {
         return Err(());
@@ -250,6 +274,22 @@ impl Pairing<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Ends what cannot go on at a new line: an item at the margin, a statement to the left.
+    fn close_lines(&mut self, token: &Token, indent: usize, before: TokenKind) {
+        if indent == 0 && starts_item(token.text(self.text)) {
+            self.close_all(0, token.start);
+        }
+        if token.kind != TokenKind::Word || before == TokenKind::Symbol {
+            return;
+        }
+        while let Some(top) = self.open.last()
+            && top.token.text(self.text) != "{"
+            && indent <= top.indent
+        {
+            self.close_all(self.open.len() - 1, token.start);
+        }
     }
 
     fn drop_token(&mut self, token: &Token) {
@@ -388,10 +428,7 @@ impl Lines<'_> {
         if self.nest <= DEEPEST {
             return Ok(());
         }
-        let span = Span::new(self.source, token.start, token.end);
-        Err(Diagnostic::error("nesting-too-deep", format!("nested deeper than {DEEPEST} levels"))
-            .label(span, format!("level {}", DEEPEST + 1))
-            .help("give the inner parts names with `x = ...`"))
+        Err(nesting(self.source, token))
     }
 
     /// Whether the break between two tokens ends a line.
