@@ -6,3 +6,5 @@ pub mod sampling;
 pub mod comm;
 pub mod engine;
 pub mod hf;
+pub mod data;
+pub mod reward;

@@ -1,0 +1,3 @@
+//! Rewards of completions.
+
+pub mod extern_;
