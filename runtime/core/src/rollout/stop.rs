@@ -1,0 +1,59 @@
+//! When a completion ends.
+//!
+//! Stop ids are the union of the tokenizer's, the checkpoint's and the recipe's. A stop text ends a completion as soon
+//! as the decoded tail contains it, and is cut from the text, while its tokens stay: they were sampled.
+
+use crate::text::Text;
+
+/// The stop rules of one generation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stop {
+    ids: Vec<u32>,
+    texts: Vec<String>,
+    /// Tokens whose text may hold a whole stop text.
+    tail: usize,
+}
+
+impl Stop {
+    pub fn new(text: &Text, ids: &[u32], texts: &[String]) -> Stop {
+        let mut ids: Vec<u32> = text.stop_ids().iter().chain(ids).copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let texts: Vec<String> = texts.iter().filter(|t| !t.is_empty()).cloned().collect();
+        // A token has at least one byte, but one character may take four tokens.
+        let tail = texts.iter().map(String::len).max().map_or(0, |n| n + 4);
+        Stop { ids, texts, tail }
+    }
+
+    /// Is the completion over with its last token?
+    pub fn ends(&self, text: &Text, ids: &[u32]) -> bool {
+        let Some(last) = ids.last() else { return false };
+        if self.is_stop(*last) {
+            return true;
+        }
+        if self.texts.is_empty() {
+            return false;
+        }
+        let tail = text.decode(&ids[ids.len().saturating_sub(self.tail)..]);
+        self.texts.iter().any(|t| tail.contains(t.as_str()))
+    }
+
+    /// Is `id` a stop token?
+    pub fn is_stop(&self, id: u32) -> bool {
+        self.ids.binary_search(&id).is_ok()
+    }
+
+    /// Text of a completion, without its stop token and from the first stop text on.
+    pub fn text(&self, text: &Text, ids: &[u32]) -> String {
+        let kept = match ids.split_last() {
+            Some((last, rest)) if self.is_stop(*last) => rest,
+            _ => ids,
+        };
+        let mut out = text.decode(kept);
+        let cut = self.texts.iter().filter_map(|t| out.find(t.as_str())).min();
+        if let Some(at) = cut {
+            out.truncate(at);
+        }
+        out
+    }
+}
