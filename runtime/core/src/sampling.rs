@@ -199,17 +199,17 @@ fn nucleus(kept: &mut Vec<(f32, u32)>, total: f64, p: f32) {
 /// Largest logit; refuses NaN, +inf and rows of -inf.
 fn row_max(logits: &[f32]) -> Result<f32, SamplingError> {
     let mut lanes = [f32::NEG_INFINITY; 16];
-    let mut odd = [false; 16];
+    let mut odd = [0u32; 16];
     let chunks = logits.chunks_exact(16);
     let rest = chunks.remainder();
     for chunk in chunks {
         for i in 0..16 {
             lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
-            odd[i] |= chunk[i].is_nan();
+            odd[i] |= u32::from(chunk[i].is_nan());
         }
     }
     let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &x| m.max(x));
-    let nan = odd.iter().any(|&o| o) || rest.iter().any(|x| x.is_nan());
+    let nan = odd.iter().any(|&o| o != 0) || rest.iter().any(|x| x.is_nan());
     if nan || max == f32::INFINITY {
         let bad = |x: f32| x.is_nan() || x == f32::INFINITY;
         let id = logits.iter().position(|&x| bad(x)).unwrap_or(0);
@@ -302,15 +302,26 @@ const LOWEST: f32 = -87.0;
 /// For each block of ids: the sum of exp(x) and of x * exp(x), where x = (logit - max) / t.
 fn block_sums(logits: &[f32], max: f32, t: f32, sums: &mut Vec<(f32, f32)>) {
     sums.clear();
+    if t == 1.0 {
+        sum_blocks::<true>(logits, max, t, sums)
+    } else {
+        sum_blocks::<false>(logits, max, t, sums)
+    }
+}
+
+/// The work of `block_sums`; `PLAIN` stands for t = 1.
+fn sum_blocks<const PLAIN: bool>(logits: &[f32], max: f32, t: f32, sums: &mut Vec<(f32, f32)>) {
     for block in logits.chunks(BLOCK) {
         let (mut plain, mut weighted) = ([0.0f32; 16], [0.0f32; 16]);
         let chunks = block.chunks_exact(16);
         let rest = chunks.remainder();
         let mut tail = [f32::NEG_INFINITY; 16];
         tail[..rest.len()].copy_from_slice(rest);
-        for chunk in chunks.chain(std::iter::once(&tail[..])) {
+        let last = (!rest.is_empty()).then_some(&tail[..]);
+        for chunk in chunks.chain(last) {
             for i in 0..16 {
-                let x = (chunk[i] - max) / t;
+                // Dividing by 1 changes no bit, so it is left out.
+                let x = if PLAIN { chunk[i] - max } else { (chunk[i] - max) / t };
                 let inside = if x > LOWEST { x } else { LOWEST };
                 let e = exp_below(inside);
                 let e = if x < LOWEST { 0.0 } else { e };

@@ -183,7 +183,7 @@ fn write_weights<'v>(
 }
 
 fn write_shard<'v>(
-    path: &PathBuf,
+    path: &Path,
     specs: &[TensorSpec],
     dtype: Dtype,
     values: &mut impl FnMut(&str) -> io::Result<Cow<'v, [f32]>>,
@@ -192,10 +192,7 @@ fn write_shard<'v>(
     let mut absent = None;
     let written = replace_file(path, |file| {
         write_tensors(file, specs, dtype, |name| {
-            values(name).map_err(|e| {
-                absent = Some(failed(name, &e));
-                e
-            })
+            values(name).inspect_err(|e| absent = Some(failed(name, e)))
         })
     });
     match absent {

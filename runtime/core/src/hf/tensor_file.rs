@@ -330,8 +330,9 @@ mod tests {
     fn half_precision_rounds_to_nearest_even() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.safetensors");
-        // 1 + 2^-8 lies halfway between two bf16 numbers, of which 1 is even.
-        write(&path, Dtype::Bf16, &[("a", &[3], &[1.003_906_25, 1.011_718_75, -3.0])]);
+        // 257/256 and 259/256 lie halfway between two bf16 numbers; the even ones are 1 and 260/256.
+        let (low, high) = (257.0 / 256.0, 259.0 / 256.0);
+        write(&path, Dtype::Bf16, &[("a", &[3], &[low, high, -3.0])]);
         assert_eq!(TensorFile::open(&path).unwrap().read_f32("a").unwrap(), [1.0, 1.015_625, -3.0]);
     }
 

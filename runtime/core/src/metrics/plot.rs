@@ -169,9 +169,12 @@ mod tests {
         assert!(lines[2].starts_with("   │"), "{plot}");
         assert_eq!(lines[5], "   └────────");
         assert_eq!(lines[6], "    1     16");
-        // A rising line of one dot per dot column: each row of cells holds a quarter of it, from the lower left.
+        // A rising line: each row of cells holds a quarter of it, from the lower left; a join may touch one cell more.
         let cells = |line: &str| line.chars().skip(4).filter(|c| *c != ' ').count();
-        assert_eq!([1, 2, 3, 4].map(|i| cells(lines[i])), [2; 4]);
+        assert!(
+            [1, 2, 3, 4].map(|i| cells(lines[i])).iter().all(|n| (2..=3).contains(n)),
+            "{plot}"
+        );
         assert!(lines[4].chars().nth(4).is_some_and(|c| c != ' '), "{plot}");
     }
 
