@@ -1,1 +1,15 @@
-//! Graph to graph: simplify, grad, shard, fuse, schedule.
+//! Graph to graph: `simplify`, `incremental`, `grad`, `shard`, `fuse`, `schedule`.
+//!
+//! Each pass is one function in a file of its name, takes a graph that [`nrl_ir::verify`] accepts
+//! and gives one that it accepts. Order of results is deterministic: nothing iterates over a hash.
+//! User mistakes come out as [`Problem`]s; the driver adds the places in the source.
+
+mod emit;
+mod grad;
+mod rename;
+mod report;
+mod simplify;
+
+pub use grad::{Recompute, grad};
+pub use report::{Problem, Report, Split};
+pub use simplify::{Stage, simplify};

@@ -50,7 +50,9 @@ impl Interp<'_> {
 
     pub(crate) fn rope(&self, r: usize, turn: &Turn, x: ValueId) -> Result<Tensor, Error> {
         let dims = self.dims(x).to_vec();
-        let at = |d| dims.iter().position(|x| *x == d).ok_or_else(|| Error("rope over a missing dim".into()));
+        let at = |d| {
+            dims.iter().position(|x| *x == d).ok_or_else(|| Error("rope over a missing dim".into()))
+        };
         let (tok_at, hd_at) = (at(turn.tok)?, at(turn.hd)?);
         let x = self.tensor(r, x)?;
         let stride = x.strides()[hd_at];
@@ -68,7 +70,8 @@ impl Interp<'_> {
         each(&sizes, &[&table, &token], |o| {
             for (j, freq) in turn.inv_freq.iter().enumerate() {
                 let angle = positions[o[1]] as f64 * freq;
-                let (sin, cos) = if turn.inverse { (-angle.sin(), angle.cos()) } else { angle.sin_cos() };
+                let (sin, cos) =
+                    if turn.inverse { (-angle.sin(), angle.cos()) } else { angle.sin_cos() };
                 let (i1, i2) = (o[0] + j * stride, o[0] + (j + half) * stride);
                 out.data[i1] = (x.data[i1] * cos - x.data[i2] * sin) * turn.scale;
                 out.data[i2] = (x.data[i2] * cos + x.data[i1] * sin) * turn.scale;
@@ -78,7 +81,11 @@ impl Interp<'_> {
     }
 
     fn attention_sizes(&self, r: usize, attn: &Attention) -> Result<Sizes, Error> {
-        Ok(Sizes { q: self.size(r, attn.q)?, kv: self.size(r, attn.kv)?, hd: self.size(r, attn.hd)? })
+        Ok(Sizes {
+            q: self.size(r, attn.q)?,
+            kv: self.size(r, attn.kv)?,
+            hd: self.size(r, attn.hd)?,
+        })
     }
 
     fn heads(&self, r: usize, attn: &Attention, n: &Sizes) -> Result<Vec<Head>, Error> {
@@ -91,17 +98,24 @@ impl Interp<'_> {
         Ok(heads)
     }
 
-    pub(crate) fn attention(&self, r: usize, attn: &Attention, args: &[ValueId]) -> Result<Vec<Tensor>, Error> {
+    pub(crate) fn attention(
+        &self,
+        r: usize,
+        attn: &Attention,
+        args: &[ValueId],
+    ) -> Result<Vec<Tensor>, Error> {
         let n = self.attention_sizes(r, attn)?;
-        let (q, k, v) = (self.tensor(r, args[0])?, self.tensor(r, args[1])?, self.tensor(r, args[2])?);
+        let (q, k, v) =
+            (self.tensor(r, args[0])?, self.tensor(r, args[1])?, self.tensor(r, args[2])?);
         let mut o = Tensor::filled(q.shape.clone(), 0.0);
         let mut lse = Tensor::filled(q.shape[..2].to_vec(), 0.0);
         for h in self.heads(r, attn, &n)? {
             for i in h.first..h.last {
                 let qi = row(q, n.q, n.hd, i, h.q);
                 let start = first_key(attn, i - h.first) + h.first;
-                let scores: Vec<f64> =
-                    (start..=i).map(|j| attn.scale * dot(qi, row(k, n.kv, n.hd, j, h.kv))).collect();
+                let scores: Vec<f64> = (start..=i)
+                    .map(|j| attn.scale * dot(qi, row(k, n.kv, n.hd, j, h.kv)))
+                    .collect();
                 let sum = log_sum_exp(&scores);
                 lse.data[i * n.q + h.q] = sum;
                 for (j, s) in (start..=i).zip(&scores) {
@@ -113,10 +127,17 @@ impl Interp<'_> {
         Ok(vec![o, lse])
     }
 
-    pub(crate) fn attention_grad(&self, r: usize, attn: &Attention, args: &[ValueId]) -> Result<Vec<Tensor>, Error> {
+    pub(crate) fn attention_grad(
+        &self,
+        r: usize,
+        attn: &Attention,
+        args: &[ValueId],
+    ) -> Result<Vec<Tensor>, Error> {
         let n = self.attention_sizes(r, attn)?;
         let t = args.iter().map(|a| self.tensor(r, *a)).collect::<Result<Vec<_>, _>>()?;
-        let [q, k, v, o, lse, d_o] = t[..] else { return Err(Error("attention_grad takes six operands".into())) };
+        let [q, k, v, o, lse, d_o] = t[..] else {
+            return Err(Error("attention_grad takes six operands".into()));
+        };
         let zeros = |x: &Tensor| Tensor::filled(x.shape.clone(), 0.0);
         let (mut dq, mut dk, mut dv) = (zeros(q), zeros(k), zeros(v));
         for h in self.heads(r, attn, &n)? {
@@ -136,10 +157,18 @@ impl Interp<'_> {
         Ok(vec![dq, dk, dv])
     }
 
-    pub(crate) fn attention_cached(&mut self, r: usize, attn: &Attention, args: &[ValueId]) -> Result<Tensor, Error> {
+    pub(crate) fn attention_cached(
+        &mut self,
+        r: usize,
+        attn: &Attention,
+        args: &[ValueId],
+    ) -> Result<Tensor, Error> {
         let n = self.attention_sizes(r, attn)?;
-        let (q, k, v) =
-            (self.tensor(r, args[0])?.clone(), self.tensor(r, args[1])?.clone(), self.tensor(r, args[2])?.clone());
+        let (q, k, v) = (
+            self.tensor(r, args[0])?.clone(),
+            self.tensor(r, args[1])?.clone(),
+            self.tensor(r, args[2])?.clone(),
+        );
         let layer = self.layers.last().map_or(0, |(_, l)| *l);
         let width = n.kv * n.hd;
         let mut o = Tensor::filled(q.shape.clone(), 0.0);

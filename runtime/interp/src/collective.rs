@@ -36,14 +36,18 @@ impl Interp<'_> {
             Op::ScatterGrad { param, axes, .. } => self.scatter_grad(*param, axes, node.args[0])?,
             Op::LogProb { vocab, valid, axes } => {
                 let logits = self.every_rank(|i, r| {
-                    Ok(Logits { x: i.tensor(r, node.args[0])?.clone(), dims: i.dims(node.args[0]).to_vec() })
+                    Ok(Logits {
+                        x: i.tensor(r, node.args[0])?.clone(),
+                        dims: i.dims(node.args[0]).to_vec(),
+                    })
                 })?;
                 for r in ranks {
                     outs.push(self.log_prob(r, &logits, *vocab, *valid, axes, &node.args[1..])?);
                 }
             }
             Op::LogProbHead { vocab, d, valid, axes } => {
-                let logits = self.every_rank(|i, r| i.head_logits(r, *d, *vocab, node.args[0], node.args[1]))?;
+                let logits = self
+                    .every_rank(|i, r| i.head_logits(r, *d, *vocab, node.args[0], node.args[1]))?;
                 for r in ranks {
                     outs.push(self.log_prob(r, &logits, *vocab, *valid, axes, &node.args[2..])?);
                 }
@@ -62,7 +66,13 @@ impl Interp<'_> {
         (0..self.ranks.len()).map(|r| f(self, r)).collect()
     }
 
-    fn all_reduce(&self, r: usize, op: ReduceOp, axes: &[String], x: ValueId) -> Result<Tensor, Error> {
+    fn all_reduce(
+        &self,
+        r: usize,
+        op: ReduceOp,
+        axes: &[String],
+        x: ValueId,
+    ) -> Result<Tensor, Error> {
         let group = self.mesh.group(r, axes);
         let mut out = self.tensor(group[0], x)?.clone();
         for member in &group[1..] {
@@ -75,7 +85,14 @@ impl Interp<'_> {
         Ok(out)
     }
 
-    fn all_gather(&self, r: usize, node: &Node, dim: DimId, full: DimId, axes: &[String]) -> Result<Tensor, Error> {
+    fn all_gather(
+        &self,
+        r: usize,
+        node: &Node,
+        dim: DimId,
+        full: DimId,
+        axes: &[String],
+    ) -> Result<Tensor, Error> {
         let group = self.mesh.group(r, axes);
         let (from, to) = (self.dims(node.args[0]), self.dims(node.outs[0]));
         let local = self.size(r, dim)?;
@@ -87,14 +104,22 @@ impl Interp<'_> {
         let at = to.iter().position(|d| *d == full).unwrap_or(0);
         table[at].fill(0);
         let item = self.table(r, to, &[full])?;
-        let parts = group.iter().map(|m| self.tensor(*m, node.args[0])).collect::<Result<Vec<_>, _>>()?;
+        let parts =
+            group.iter().map(|m| self.tensor(*m, node.args[0])).collect::<Result<Vec<_>, _>>()?;
         each(&out.shape, &[&table, &item], |o| {
             out.data.push(parts[o[1] / local].data[o[0] + o[1] % local * stride]);
         });
         Ok(out)
     }
 
-    fn reduce_scatter(&self, r: usize, node: &Node, dim: DimId, part: DimId, axes: &[String]) -> Result<Tensor, Error> {
+    fn reduce_scatter(
+        &self,
+        r: usize,
+        node: &Node,
+        dim: DimId,
+        part: DimId,
+        axes: &[String],
+    ) -> Result<Tensor, Error> {
         let sum = self.all_reduce(r, ReduceOp::Sum, axes, node.args[0])?;
         let (from, to) = (self.dims(node.args[0]), self.dims(node.outs[0]));
         let (stride, n) = self.axis_stride(r, from, dim)?;
@@ -113,7 +138,10 @@ impl Interp<'_> {
 
     /// Stride and size of `dim` in a tensor over `dims`.
     fn axis_stride(&self, r: usize, dims: &[DimId], dim: DimId) -> Result<(usize, usize), Error> {
-        let at = dims.iter().position(|d| *d == dim).ok_or_else(|| Error("no such dim to gather or scatter".into()))?;
+        let at = dims
+            .iter()
+            .position(|d| *d == dim)
+            .ok_or_else(|| Error("no such dim to gather or scatter".into()))?;
         Ok((self.zeros(r, dims)?.strides()[at], self.size(r, dim)?))
     }
 
@@ -124,7 +152,10 @@ impl Interp<'_> {
             flat.extend(&self.weight(member, param)?.data);
         }
         if flat.len() < out.data.len() {
-            return Err(Error(format!("the flat shards of `{}` are too short", self.graph.param(param).name)));
+            return Err(Error(format!(
+                "the flat shards of `{}` are too short",
+                self.graph.param(param).name
+            )));
         }
         flat.truncate(out.data.len());
         out.data = flat;
@@ -137,7 +168,9 @@ impl Interp<'_> {
             let group = self.mesh.group(r, axes);
             let part = full[r].data.len().div_ceil(group.len());
             let first = self.mesh.coord_over(r, axes) * part;
-            let sum = |i: usize| group.iter().map(|m| full[*m].data.get(i).copied().unwrap_or(0.0)).sum::<f64>();
+            let sum = |i: usize| {
+                group.iter().map(|m| full[*m].data.get(i).copied().unwrap_or(0.0)).sum::<f64>()
+            };
             let shard = Tensor::new([part], (first..first + part).map(sum).collect());
             self.add_grad(r, param, shard);
         }

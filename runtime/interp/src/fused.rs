@@ -7,7 +7,12 @@ use crate::ops::{combine, round_bf16};
 use crate::{Error, Interp, Tensor};
 
 impl Interp<'_> {
-    pub(crate) fn fused(&self, r: usize, kernel: &Kernel, args: &[ValueId]) -> Result<Vec<Tensor>, Error> {
+    pub(crate) fn fused(
+        &self,
+        r: usize,
+        kernel: &Kernel,
+        args: &[ValueId],
+    ) -> Result<Vec<Tensor>, Error> {
         let rows: usize = self.shape(r, &kernel.rows)?.iter().product();
         let lanes: usize = self.shape(r, &kernel.lanes)?.iter().product();
         let inputs = args.iter().map(|a| self.tensor(r, *a)).collect::<Result<Vec<_>, _>>()?;
@@ -38,7 +43,13 @@ impl Interp<'_> {
         Ok(outs)
     }
 
-    fn output_shape(&self, r: usize, k: &Kernel, id: usize, output: &Output) -> Result<Vec<usize>, Error> {
+    fn output_shape(
+        &self,
+        r: usize,
+        k: &Kernel,
+        id: usize,
+        output: &Output,
+    ) -> Result<Vec<usize>, Error> {
         let mut dims = match output {
             Output::Store => k.rows.clone(),
             Output::SumRows => vec![],
@@ -64,11 +75,20 @@ impl Interp<'_> {
     }
 
     /// Every instruction's value in one row: one number, or one per lane.
-    fn row_values(&self, k: &Kernel, inputs: &[&Tensor], maps: &[Vec<usize>], row: usize, lanes: usize) -> Vec<Vec<f64>> {
+    fn row_values(
+        &self,
+        k: &Kernel,
+        inputs: &[&Tensor],
+        maps: &[Vec<usize>],
+        row: usize,
+        lanes: usize,
+    ) -> Vec<Vec<f64>> {
         let mut values: Vec<Vec<f64>> = vec![];
         for (id, instr) in k.code.iter().enumerate() {
             let width = if k.is_lane(id) { lanes } else { 1 };
-            let at = |v: &Vec<Vec<f64>>, i: usize, l: usize| if k.is_lane(i) { v[i][l] } else { v[i][0] };
+            let at = |v: &Vec<Vec<f64>>, i: usize, l: usize| {
+                if k.is_lane(i) { v[i][l] } else { v[i][0] }
+            };
             let value = match instr {
                 Instr::Load { input } => {
                     let first = maps[*input][row] * width;
@@ -80,9 +100,17 @@ impl Interp<'_> {
                     (0..width).map(|l| op.eval(at(&values, *a, l), at(&values, *b, l))).collect()
                 }
                 Instr::Select { cond, a, b } => (0..width)
-                    .map(|l| if at(&values, *cond, l) != 0.0 { at(&values, *a, l) } else { at(&values, *b, l) })
+                    .map(|l| {
+                        if at(&values, *cond, l) != 0.0 {
+                            at(&values, *a, l)
+                        } else {
+                            at(&values, *b, l)
+                        }
+                    })
                     .collect(),
-                Instr::RoundBf16 { x } => (0..width).map(|l| round_bf16(at(&values, *x, l))).collect(),
+                Instr::RoundBf16 { x } => {
+                    (0..width).map(|l| round_bf16(at(&values, *x, l))).collect()
+                }
                 Instr::Lanes { op, x } => {
                     let start = if *op == ReduceOp::Sum { 0.0 } else { f64::NEG_INFINITY };
                     vec![(0..lanes).fold(start, |s, l| combine(*op, s, at(&values, *x, l)))]

@@ -80,7 +80,8 @@ pub fn run(graph: &Graph, mesh: &Mesh, ranks: &mut [Rank]) -> Result<Vec<Vec<Ten
     let values = ranks.iter().map(|_| vec![None; graph.values.len()]).collect();
     let mut interp = Interp { graph, mesh, ranks, values, layers: vec![] };
     interp.block(&graph.body)?;
-    let results = |r: usize| graph.body.results.iter().map(|v| interp.tensor(r, *v).cloned()).collect();
+    let results =
+        |r: usize| graph.body.results.iter().map(|v| interp.tensor(r, *v).cloned()).collect();
     (0..interp.ranks.len()).map(results).collect()
 }
 
@@ -157,9 +158,19 @@ impl Interp<'_> {
     }
 
     /// Moves the results of iteration `i` to the carries and the new stacks.
-    fn iteration_results(&mut self, r: usize, scan: &Scan, node: &Node, i: usize) -> Result<(), Error> {
-        let results: Vec<Tensor> =
-            scan.body.results.iter().map(|v| self.tensor(r, *v).cloned()).collect::<Result<_, _>>()?;
+    fn iteration_results(
+        &mut self,
+        r: usize,
+        scan: &Scan,
+        node: &Node,
+        i: usize,
+    ) -> Result<(), Error> {
+        let results: Vec<Tensor> = scan
+            .body
+            .results
+            .iter()
+            .map(|v| self.tensor(r, *v).cloned())
+            .collect::<Result<_, _>>()?;
         for (j, t) in results.into_iter().enumerate() {
             if j < scan.carries {
                 self.set(r, scan.body.params[j], t);
@@ -172,7 +183,9 @@ impl Interp<'_> {
 
     fn slice(&self, r: usize, v: ValueId, i: usize) -> Result<Tensor, Error> {
         match &self.values[r][v.0 as usize] {
-            Some(Value::Stack(s)) => s[i].clone().ok_or_else(|| Error(format!("%{} has no slice {i}", v.0))),
+            Some(Value::Stack(s)) => {
+                s[i].clone().ok_or_else(|| Error(format!("%{} has no slice {i}", v.0)))
+            }
             _ => Err(Error(format!("%{} is not a stack", v.0))),
         }
     }
@@ -199,7 +212,8 @@ impl Interp<'_> {
             Extent::Static(n) => Ok(*n),
             Extent::Ragged { .. } => {
                 let last = self.ranks[r].bind.offsets.get(&d).and_then(|o| o.last());
-                last.copied().ok_or_else(|| Error(format!("no offsets for `{}`", self.graph.dims.name(d))))
+                last.copied()
+                    .ok_or_else(|| Error(format!("no offsets for `{}`", self.graph.dims.name(d))))
             }
         }
     }
@@ -217,7 +231,11 @@ impl Interp<'_> {
         let mut segment: Vec<usize> = (0..self.size(r, of)?).collect();
         let mut level = of;
         while level != owner {
-            let up = self.graph.dims.owner(level).ok_or_else(|| Error("a segment above the last owner".into()))?;
+            let up = self
+                .graph
+                .dims
+                .owner(level)
+                .ok_or_else(|| Error("a segment above the last owner".into()))?;
             let offsets = &self.ranks[r].bind.offsets[&level];
             let mut of_item = vec![0; self.size(r, level)?];
             for (s, range) in offsets.windows(2).enumerate() {
@@ -240,7 +258,9 @@ impl Interp<'_> {
     fn weight(&self, r: usize, param: ParamId) -> Result<&Tensor, Error> {
         let layer = self.layer(param);
         let found = self.ranks[r].params.get(&(param, layer));
-        found.ok_or_else(|| Error(format!("no weights for `{}`, layer {layer}", self.graph.param(param).name)))
+        found.ok_or_else(|| {
+            Error(format!("no weights for `{}`, layer {layer}", self.graph.param(param).name))
+        })
     }
 
     /// First global index of rank `r`'s part of `d`, and the global size.

@@ -15,7 +15,9 @@ impl Interp<'_> {
             Op::Const { value } => vec![Tensor::scalar(*value)],
             Op::Unary { op } => vec![self.pointwise(r, node, |x| op.eval(x[0]))?],
             Op::Binary { op } => vec![self.pointwise(r, node, |x| op.eval(x[0], x[1]))?],
-            Op::Select => vec![self.pointwise(r, node, |x| if x[0] != 0.0 { x[1] } else { x[2] })?],
+            Op::Select => {
+                vec![self.pointwise(r, node, |x| if x[0] != 0.0 { x[1] } else { x[2] })?]
+            }
             Op::StopGrad => vec![self.tensor(r, args[0])?.clone()],
             Op::Cast { to } => {
                 let round = |x: &[f64]| if *to == DType::Bf16 { round_bf16(x[0]) } else { x[0] };
@@ -25,18 +27,32 @@ impl Interp<'_> {
                 vec![self.broadcast(r, self.tensor(r, args[0])?, self.dims(args[0]), dims)?]
             }
             Op::Reduce { op, .. } => vec![self.reduce(r, *op, args[0], node.outs[0])?],
-            Op::Contract { over } => vec![self.contract(r, args[0], args[1], over, self.dims(node.outs[0]))?],
+            Op::Contract { over } => {
+                vec![self.contract(r, args[0], args[1], over, self.dims(node.outs[0]))?]
+            }
             Op::Index { dim } => vec![self.index(r, *dim, args[0], args[1], node.outs[0])?],
-            Op::ScatterAdd { dim, dims } => vec![self.scatter_add(r, *dim, dims, args[0], args[1])?],
+            Op::ScatterAdd { dim, dims } => {
+                vec![self.scatter_add(r, *dim, dims, args[0], args[1])?]
+            }
             Op::Rope { tok, hd, inv_freq, scale, inverse } => {
-                let turn = crate::attention::Turn { tok: *tok, hd: *hd, inv_freq, scale: *scale, inverse: *inverse };
+                let turn = crate::attention::Turn {
+                    tok: *tok,
+                    hd: *hd,
+                    inv_freq,
+                    scale: *scale,
+                    inverse: *inverse,
+                };
                 vec![self.rope(r, &turn, args[0])?]
             }
             Op::Attention { attn } => self.attention(r, attn, args)?,
             Op::AttentionGrad { attn } => self.attention_grad(r, attn, args)?,
             Op::AttentionCached { attn } => vec![self.attention_cached(r, attn, args)?],
-            Op::LogProbGrad { vocab, valid, .. } => vec![self.log_prob_grad(r, *vocab, *valid, args)?],
-            Op::LogProbHeadGrad { vocab, d, valid, .. } => self.log_prob_head_grad(r, *vocab, *d, *valid, args)?,
+            Op::LogProbGrad { vocab, valid, .. } => {
+                vec![self.log_prob_grad(r, *vocab, *valid, args)?]
+            }
+            Op::LogProbHeadGrad { vocab, d, valid, .. } => {
+                self.log_prob_head_grad(r, *vocab, *d, *valid, args)?
+            }
             Op::Accumulate { param } => {
                 let g = self.to_param_order(r, args[0], *param)?;
                 self.add_grad(r, *param, g);
@@ -50,7 +66,9 @@ impl Interp<'_> {
             | Op::AllGather { .. }
             | Op::ReduceScatter { .. }
             | Op::GatherParam { .. }
-            | Op::ScatterGrad { .. } => return Err(Error(format!("`{}` runs on all ranks at once", node.op.name()))),
+            | Op::ScatterGrad { .. } => {
+                return Err(Error(format!("`{}` runs on all ranks at once", node.op.name())));
+            }
         })
     }
 
@@ -60,7 +78,10 @@ impl Interp<'_> {
         let t = bound.ok_or_else(|| Error(format!("input `{}` is not bound", input.name)))?;
         let want = self.shape(r, &input.ty.dims)?;
         if t.shape != want {
-            return Err(Error(format!("input `{}` has shape {:?}, not {want:?}", input.name, t.shape)));
+            return Err(Error(format!(
+                "input `{}` has shape {:?}, not {want:?}",
+                input.name, t.shape
+            )));
         }
         Ok(t.clone())
     }
@@ -109,20 +130,31 @@ impl Interp<'_> {
         let loops: Vec<DimId> = to.iter().chain(over).copied().collect();
         let (x, y) = (self.tensor(r, a)?, self.tensor(r, b)?);
         let mut out = self.zeros(r, to)?;
-        let tables =
-            [self.table(r, &loops, to)?, self.table(r, &loops, self.dims(a))?, self.table(r, &loops, self.dims(b))?];
+        let tables = [
+            self.table(r, &loops, to)?,
+            self.table(r, &loops, self.dims(a))?,
+            self.table(r, &loops, self.dims(b))?,
+        ];
         each(&self.shape(r, &loops)?, &[&tables[0], &tables[1], &tables[2]], |o| {
             out.data[o[0]] += x.data[o[1]] * y.data[o[2]];
         });
         Ok(out)
     }
 
-    fn index(&self, r: usize, dim: DimId, x: ValueId, ids: ValueId, out: ValueId) -> Result<Tensor, Error> {
+    fn index(
+        &self,
+        r: usize,
+        dim: DimId,
+        x: ValueId,
+        ids: ValueId,
+        out: ValueId,
+    ) -> Result<Tensor, Error> {
         let to = self.dims(out);
         let (first, _) = self.part(r, dim)?;
         let (stride, at) = self.stride(r, self.dims(x), dim)?;
         let local = self.size(r, dim)?;
-        let tables = [self.table(r, to, self.dims(ids))?, self.table_without(r, to, self.dims(x), at)?];
+        let tables =
+            [self.table(r, to, self.dims(ids))?, self.table_without(r, to, self.dims(x), at)?];
         let (x, ids) = (self.tensor(r, x)?, self.tensor(r, ids)?);
         let mut out = Tensor { shape: self.shape(r, to)?, data: vec![] };
         each(&out.shape, &[&tables[0], &tables[1]], |o| {
@@ -144,8 +176,11 @@ impl Interp<'_> {
         let (first, _) = self.part(r, dim)?;
         let (stride, at) = self.stride(r, dims, dim)?;
         let local = self.size(r, dim)?;
-        let tables =
-            [self.table(r, from, self.dims(ids))?, self.table_without(r, from, dims, at)?, self.table(r, from, from)?];
+        let tables = [
+            self.table(r, from, self.dims(ids))?,
+            self.table_without(r, from, dims, at)?,
+            self.table(r, from, from)?,
+        ];
         let (ids, y) = (self.tensor(r, ids)?, self.tensor(r, y)?);
         let mut out = self.zeros(r, dims)?;
         each(&y.shape, &[&tables[0], &tables[1], &tables[2]], |o| {
@@ -160,7 +195,8 @@ impl Interp<'_> {
     /// Stride and position of `dim` in a tensor over `dims`.
     fn stride(&self, r: usize, dims: &[DimId], dim: DimId) -> Result<(usize, usize), Error> {
         let at = dims.iter().position(|d| *d == dim);
-        let at = at.ok_or_else(|| Error(format!("no dim `{}` to index", self.graph.dims.name(dim))))?;
+        let at =
+            at.ok_or_else(|| Error(format!("no dim `{}` to index", self.graph.dims.name(dim))))?;
         Ok((self.zeros(r, dims)?.strides()[at], at))
     }
 
@@ -177,7 +213,9 @@ impl Interp<'_> {
             // The dim may still have been found as an owner of a loop dim: take that part out.
             let mut one = full;
             let (stride, _) = self.stride(r, dims, dims[skip])?;
-            if let Some(at) = loops.iter().position(|l| self.graph.dims.owners(*l).any(|o| o == dims[skip])) {
+            if let Some(at) =
+                loops.iter().position(|l| self.graph.dims.owners(*l).any(|o| o == dims[skip]))
+            {
                 for (o, s) in one[at].iter_mut().zip(self.segments(r, loops[at], dims[skip])?) {
                     *o -= s * stride;
                 }
@@ -190,7 +228,12 @@ impl Interp<'_> {
     }
 
     /// A gradient in the storage order of its parameter.
-    pub(crate) fn to_param_order(&self, r: usize, g: ValueId, param: ParamId) -> Result<Tensor, Error> {
+    pub(crate) fn to_param_order(
+        &self,
+        r: usize,
+        g: ValueId,
+        param: ParamId,
+    ) -> Result<Tensor, Error> {
         self.broadcast(r, self.tensor(r, g)?, self.dims(g), &self.graph.param(param).dims)
     }
 

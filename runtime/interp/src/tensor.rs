@@ -78,7 +78,8 @@ impl Interp<'_> {
         let strides = Tensor::filled(self.shape(r, dims)?, 0.0).strides();
         for (d, stride) in dims.iter().zip(strides) {
             let same = loops.iter().position(|l| l == d);
-            let Some(at) = same.or_else(|| loops.iter().position(|l| self.graph.dims.owners(*l).any(|o| o == *d)))
+            let Some(at) = same
+                .or_else(|| loops.iter().position(|l| self.graph.dims.owners(*l).any(|o| o == *d)))
             else {
                 continue;
             };
@@ -90,7 +91,13 @@ impl Interp<'_> {
     }
 
     /// `x` over `dims`, repeated or permuted to be over `to`.
-    pub(crate) fn broadcast(&self, r: usize, x: &Tensor, dims: &[DimId], to: &[DimId]) -> Result<Tensor, Error> {
+    pub(crate) fn broadcast(
+        &self,
+        r: usize,
+        x: &Tensor,
+        dims: &[DimId],
+        to: &[DimId],
+    ) -> Result<Tensor, Error> {
         let mut out = Tensor { shape: self.shape(r, to)?, data: vec![] };
         let table = self.table(r, to, dims)?;
         each(&out.shape, &[&table], |o| out.data.push(x.data[o[0]]));
