@@ -53,7 +53,9 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
     let mut cost = Cost { flops: 0.0, bytes: moved, comm_bytes: 0.0 };
     match &node.op {
         Op::Input { .. } | Op::Use { .. } | Op::Const { .. } | Op::StopGrad => cost.bytes = 0.0,
-        Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::Reduce { .. } | Op::Cast { .. } => cost.flops = widest,
+        Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::Reduce { .. } | Op::Cast { .. } => {
+            cost.flops = widest
+        }
         Op::Broadcast { .. } | Op::Index { .. } => {}
         Op::ScatterAdd { .. } | Op::Accumulate { .. } => cost.flops = widest,
         Op::Rope { .. } => cost.flops = 3.0 * widest,
@@ -61,18 +63,32 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
             cost.flops = 2.0 * node.outs.iter().map(|v| count(*v)).sum::<f64>() * dims(over);
         }
         // Causal: half of the square. The mean context is half the longest segment's bound.
-        Op::Attention { attn } => cost.flops = 2.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size),
-        Op::AttentionGrad { attn } => cost.flops = 5.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size),
-        Op::AttentionCached { attn } => cost.flops = 4.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size),
+        Op::Attention { attn } => {
+            cost.flops = 2.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size)
+        }
+        Op::AttentionGrad { attn } => {
+            cost.flops = 5.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size)
+        }
+        Op::AttentionCached { attn } => {
+            cost.flops = 4.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size)
+        }
         Op::LogProb { .. } => cost.flops = 4.0 * widest,
         Op::LogProbGrad { .. } => cost.flops = 4.0 * widest,
-        Op::LogProbHead { vocab, d, .. } => cost.flops = 2.0 * count(node.outs[0]) * dims(&[*vocab, *d]),
-        Op::LogProbHeadGrad { vocab, d, .. } => cost.flops = 6.0 * count(node.args[2]) * dims(&[*vocab, *d]),
+        Op::LogProbHead { vocab, d, .. } => {
+            cost.flops = 2.0 * count(node.outs[0]) * dims(&[*vocab, *d])
+        }
+        Op::LogProbHeadGrad { vocab, d, .. } => {
+            cost.flops = 6.0 * count(node.args[2]) * dims(&[*vocab, *d])
+        }
         Op::Scan { scan } => {
             cost = Cost::default();
             let once = block_cost(g, &scan.body, size);
             let n = scan.count as f64;
-            cost += Cost { flops: once.flops * n, bytes: once.bytes * n, comm_bytes: once.comm_bytes * n };
+            cost += Cost {
+                flops: once.flops * n,
+                bytes: once.bytes * n,
+                comm_bytes: once.comm_bytes * n,
+            };
         }
         Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. } => {
             cost.comm_bytes = 4.0 * count(node.args[0]);

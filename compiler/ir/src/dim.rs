@@ -51,7 +51,12 @@ impl Dims {
 
     /// Adds a static dim of `size`.
     pub fn add_static(&mut self, name: &str, size: usize) -> DimId {
-        self.add(Dim { name: name.into(), extent: Extent::Static(size), factors: vec![], shard: None })
+        self.add(Dim {
+            name: name.into(),
+            extent: Extent::Static(size),
+            factors: vec![],
+            shard: None,
+        })
     }
 
     /// Adds a ragged dim cut into segments of `owner`.

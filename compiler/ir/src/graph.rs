@@ -136,7 +136,12 @@ impl Graph {
     /// A scalar constant.
     pub fn constant(&mut self, block: &mut Block, value: f64) -> ValueId {
         let v = self.fresh(Type::f32([]));
-        block.nodes.push(Node { op: Op::Const { value }, args: vec![], outs: vec![v], origin: None });
+        block.nodes.push(Node {
+            op: Op::Const { value },
+            args: vec![],
+            outs: vec![v],
+            origin: None,
+        });
         v
     }
 

@@ -51,7 +51,10 @@ fn pointwise(g: &Graph, args: &[ValueId]) -> Result<Type, ShapeError> {
                         show_dims(g, &dims),
                         show_dims(g, &ty.dims)
                     ),
-                    help: Some("dims are matched by name; rename one with `x[a -> b]`, or reduce it first".into()),
+                    help: Some(
+                        "dims are matched by name; rename one with `x[a -> b]`, or reduce it first"
+                            .into(),
+                    ),
                     args: vec![0, i],
                 });
             }
@@ -77,7 +80,14 @@ fn reduce(g: &Graph, x: &[DimId], over: &[DimId]) -> Result<Vec<DimId>, ShapeErr
     let mut left: Vec<DimId> = over.to_vec();
     while !left.is_empty() {
         let Some(i) = left.iter().position(|d| out.contains(d)) else {
-            return err(&[0], format!("cannot reduce over `{}`: {} does not have it", g.dims.name(left[0]), show_dims(g, x)));
+            return err(
+                &[0],
+                format!(
+                    "cannot reduce over `{}`: {} does not have it",
+                    g.dims.name(left[0]),
+                    show_dims(g, x)
+                ),
+            );
         };
         let d = left.remove(i);
         let at = out.iter().position(|o| *o == d).unwrap_or(0);
@@ -95,7 +105,14 @@ fn contract(g: &Graph, a: &[DimId], b: &[DimId], over: &[DimId]) -> Result<Vec<D
     for d in over {
         for (i, side) in [a, b].into_iter().enumerate() {
             if !side.contains(d) {
-                return err(&[i], format!("cannot contract over `{}`: {} does not have it", g.dims.name(*d), show_dims(g, side)));
+                return err(
+                    &[i],
+                    format!(
+                        "cannot contract over `{}`: {} does not have it",
+                        g.dims.name(*d),
+                        show_dims(g, side)
+                    ),
+                );
             }
         }
     }
@@ -110,14 +127,19 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
     let like = |i: usize| Type::f32(dims(i).to_vec());
     Ok(match op {
         Op::Input { index } => vec![g.inputs[*index].ty.clone()],
-        Op::Use { param } | Op::GatherParam { param, .. } => vec![Type::f32(g.param(*param).dims.clone())],
+        Op::Use { param } | Op::GatherParam { param, .. } => {
+            vec![Type::f32(g.param(*param).dims.clone())]
+        }
         Op::Const { .. } => vec![Type::f32([])],
         Op::Unary { .. } | Op::Binary { .. } | Op::Select => vec![pointwise(g, args)?],
         Op::StopGrad => vec![g.ty(args[0]).clone()],
         Op::Cast { .. } => vec![like(0)],
         Op::Broadcast { dims: to } => {
             if !g.dims.contains(to, dims(0)) {
-                return err(&[0], format!("{} does not broadcast to {}", show_dims(g, dims(0)), show_dims(g, to)));
+                return err(
+                    &[0],
+                    format!("{} does not broadcast to {}", show_dims(g, dims(0)), show_dims(g, to)),
+                );
             }
             vec![Type::f32(to.clone())]
         }
@@ -129,11 +151,27 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
         Op::Index { dim } => {
             match g.id_of(args[1]) {
                 Some(d) if d == *dim => {}
-                Some(d) => return err(&[1], format!("an index into `{}` cannot index `{}`", g.dims.name(d), g.dims.name(*dim))),
+                Some(d) => {
+                    return err(
+                        &[1],
+                        format!(
+                            "an index into `{}` cannot index `{}`",
+                            g.dims.name(d),
+                            g.dims.name(*dim)
+                        ),
+                    );
+                }
                 None => return err(&[1], "only an index can stand in brackets".into()),
             }
             if !dims(0).contains(dim) {
-                return err(&[0], format!("{} has no dim `{}` to index", show_dims(g, dims(0)), g.dims.name(*dim)));
+                return err(
+                    &[0],
+                    format!(
+                        "{} has no dim `{}` to index",
+                        show_dims(g, dims(0)),
+                        g.dims.name(*dim)
+                    ),
+                );
             }
             let mut out = dims(1).to_vec();
             out.extend(dims(0).iter().filter(|d| *d != dim && !dims(1).contains(d)));
@@ -143,7 +181,15 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
         Op::Rope { tok, hd, .. } => {
             for d in [tok, hd] {
                 if !dims(0).contains(d) {
-                    return err(&[0], format!("rope turns `{}` by position in `{}`; {} lacks one of them", g.dims.name(*hd), g.dims.name(*tok), show_dims(g, dims(0))));
+                    return err(
+                        &[0],
+                        format!(
+                            "rope turns `{}` by position in `{}`; {} lacks one of them",
+                            g.dims.name(*hd),
+                            g.dims.name(*tok),
+                            show_dims(g, dims(0))
+                        ),
+                    );
                 }
             }
             vec![like(0)]
@@ -152,7 +198,14 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
             for (i, head) in [(0, attn.q), (1, attn.kv), (2, attn.kv)] {
                 let want = [attn.tok, head, attn.hd];
                 if dims(i) != want {
-                    return err(&[i], format!("attention takes {} here, got {}", show_dims(g, &want), show_dims(g, dims(i))));
+                    return err(
+                        &[i],
+                        format!(
+                            "attention takes {} here, got {}",
+                            show_dims(g, &want),
+                            show_dims(g, dims(i))
+                        ),
+                    );
                 }
             }
             vec![like(0), Type::f32([attn.tok, attn.q])]
@@ -161,7 +214,13 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
         Op::AttentionCached { .. } => vec![like(0)],
         Op::LogProb { vocab, .. } => {
             if !dims(0).contains(vocab) || g.id_of(args[1]) != Some(*vocab) {
-                return err(&[0, 1], format!("log-probabilities need logits over `{0}` and labels id({0})", g.dims.name(*vocab)));
+                return err(
+                    &[0, 1],
+                    format!(
+                        "log-probabilities need logits over `{0}` and labels id({0})",
+                        g.dims.name(*vocab)
+                    ),
+                );
             }
             vec![like(1).as_f32(), like(1).as_f32(), like(1).as_f32()]
         }
@@ -180,18 +239,24 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
         Op::Accumulate { param } | Op::ScatterGrad { param, .. } => {
             let want = &g.param(*param).dims;
             if dims(0).len() != want.len() || !want.iter().all(|d| dims(0).contains(d)) {
-                return err(&[0], format!("gradient of `{}` has dims {}, not {}", g.param(*param).name, show_dims(g, dims(0)), show_dims(g, want)));
+                return err(
+                    &[0],
+                    format!(
+                        "gradient of `{}` has dims {}, not {}",
+                        g.param(*param).name,
+                        show_dims(g, dims(0)),
+                        show_dims(g, want)
+                    ),
+                );
             }
             vec![]
         }
         Op::AllReduce { .. } => vec![like(0)],
         Op::AllGather { dim, full, .. } => vec![swap(like(0), *dim, *full)],
         Op::ReduceScatter { dim, part, .. } => vec![swap(like(0), *dim, *part)],
-        Op::Fused { kernel } => kernel
-            .outputs
-            .iter()
-            .map(|(i, out)| Type::f32(kernel_dims(kernel, *i, out)))
-            .collect(),
+        Op::Fused { kernel } => {
+            kernel.outputs.iter().map(|(i, out)| Type::f32(kernel_dims(kernel, *i, out))).collect()
+        }
     })
 }
 

@@ -38,15 +38,35 @@ pub type InstrId = usize;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Instr {
     /// Reads operand `input`.
-    Load { input: usize },
-    Const { value: f64 },
-    Unary { op: UnaryOp, x: InstrId },
-    Binary { op: BinaryOp, a: InstrId, b: InstrId },
-    Select { cond: InstrId, a: InstrId, b: InstrId },
+    Load {
+        input: usize,
+    },
+    Const {
+        value: f64,
+    },
+    Unary {
+        op: UnaryOp,
+        x: InstrId,
+    },
+    Binary {
+        op: BinaryOp,
+        a: InstrId,
+        b: InstrId,
+    },
+    Select {
+        cond: InstrId,
+        a: InstrId,
+        b: InstrId,
+    },
     /// Rounds to bf16.
-    RoundBf16 { x: InstrId },
+    RoundBf16 {
+        x: InstrId,
+    },
     /// Combines over the lanes of a row.
-    Lanes { op: ReduceOp, x: InstrId },
+    Lanes {
+        op: ReduceOp,
+        x: InstrId,
+    },
 }
 
 /// What becomes of a value that leaves the kernel.
@@ -82,7 +102,9 @@ impl Kernel {
             Instr::Const { .. } | Instr::Lanes { .. } => false,
             Instr::Unary { x, .. } | Instr::RoundBf16 { x } => self.is_lane(*x),
             Instr::Binary { a, b, .. } => self.is_lane(*a) || self.is_lane(*b),
-            Instr::Select { cond, a, b } => self.is_lane(*cond) || self.is_lane(*a) || self.is_lane(*b),
+            Instr::Select { cond, a, b } => {
+                self.is_lane(*cond) || self.is_lane(*a) || self.is_lane(*b)
+            }
         }
     }
 }

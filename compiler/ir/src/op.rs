@@ -314,9 +314,21 @@ impl BinaryOp {
             BinaryOp::Mul => a * b,
             BinaryOp::Div => a / b,
             BinaryOp::Min if a.is_nan() || b.is_nan() => f64::NAN,
-            BinaryOp::Min => if b < a { b } else { a },
+            BinaryOp::Min => {
+                if b < a {
+                    b
+                } else {
+                    a
+                }
+            }
             BinaryOp::Max if a.is_nan() || b.is_nan() => f64::NAN,
-            BinaryOp::Max => if b > a { b } else { a },
+            BinaryOp::Max => {
+                if b > a {
+                    b
+                } else {
+                    a
+                }
+            }
             BinaryOp::Pow => a.powf(b),
             BinaryOp::Lt => f64::from(a < b),
             BinaryOp::Le => f64::from(a <= b),

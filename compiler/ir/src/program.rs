@@ -27,12 +27,12 @@
 use petgraph::graph::DiGraph;
 use serde::{Deserialize, Serialize};
 
-use crate::graph::ParamDecl;
 use crate::dim::Dims;
+use crate::graph::Graph;
+use crate::graph::ParamDecl;
 use crate::host;
 use crate::mesh::Mesh;
 use crate::plan::ParamLayout;
-use crate::graph::Graph;
 
 /// A recipe after elaboration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -112,9 +112,14 @@ pub struct Data {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Source {
-    JsonLines { path: String },
+    JsonLines {
+        path: String,
+    },
     /// `rows` rows, each the record that `make(i)` returns.
-    Made { rows: usize, make: host::Func },
+    Made {
+        rows: usize,
+        make: host::Func,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -253,7 +258,14 @@ pub enum Stage {
     /// are bound to the bindings of the same name. One binding per output: this one is `output`.
     Compute { graph: usize, output: usize, inputs: Vec<GraphInput>, scalars: Vec<host::Func> },
     /// `(samples, tensors..)`: the same through a model, on its mesh, by micro-batches.
-    Forward { model: usize, graph: usize, output: usize, inputs: Vec<GraphInput>, temperature: f64, tokens: usize },
+    Forward {
+        model: usize,
+        graph: usize,
+        output: usize,
+        inputs: Vec<GraphInput>,
+        temperature: f64,
+        tokens: usize,
+    },
     /// `(samples, tensors..)`: minimises the loss of `graph`.
     Update {
         model: usize,

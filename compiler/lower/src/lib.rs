@@ -1,1 +1,151 @@
-//! Resolved recipes to graphs: names, dims, units, and elaboration.
+//! Recipes to programs: names, units, dims, and elaboration.
+//!
+//! In: a path, [`Files`], overrides. Out: a [`Lowered`] program (tensor graphs with global shapes
+//! and named dims, host expressions, the step graph) and diagnostics. Elaboration is a partial
+//! evaluation: what a recipe says before the run is computed here, what only the run knows becomes
+//! a node. It is total: functions cannot recurse, loops run over lists or layers.
+
+mod builder;
+mod call;
+mod check;
+mod config;
+mod elab;
+mod expr;
+mod files;
+mod host;
+mod intrinsic;
+mod model;
+mod modules;
+mod overrides;
+mod plan;
+mod recipe;
+mod tensor;
+mod units;
+mod value;
+
+use nrl_base::{Diagnostic, Problems, SourceMap, Span};
+use nrl_ir::program::Sampling;
+use nrl_syntax::ast::ItemKind;
+
+pub use elab::{GraphKind, Lowered, Requirement};
+pub use files::Files;
+pub use modules::STD;
+pub use value::{DimRule, PathRule, PlanRules, StateMode};
+
+use elab::{Elab, Mode};
+use modules::ModuleId;
+use value::Env;
+
+/// What to lower besides the file.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `path=expr` overrides.
+    pub sets: Vec<String>,
+    /// Number of ranks instead of the cluster's.
+    pub ranks: Option<usize>,
+    /// Recipe to run; the first if `None`.
+    pub recipe: Option<String>,
+}
+
+/// Lowers the recipe in `path`. The program is only meaningful if no problem is an error.
+pub fn lower(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    options: &Options,
+) -> (Lowered, Problems) {
+    let mut problems = Problems::new();
+    let mut params = vec![];
+    let loaded =
+        modules::load(files, sources, &mut problems, path, &mut |file, sources, problems| {
+            if let Some(name) = &options.recipe {
+                // The recipe asked for comes first.
+                file.items.sort_by_key(
+                    |i| !matches!(&i.kind, ItemKind::Recipe(r) if r.name.text == *name),
+                );
+            }
+            params = overrides::apply(file, &options.sets, sources, problems);
+        });
+    let Some(mut modules) = loaded else { return (Lowered::default(), problems) };
+    modules.params = params;
+    if problems.has_errors() {
+        return (Lowered::default(), problems);
+    }
+    let folder = path.rsplit_once('/').map_or("", |(f, _)| f);
+    let mut elab = Elab::new(&modules, files, sources, folder, options.ranks);
+    let entry = modules.get(ModuleId(0));
+    let recipe = entry
+        .file
+        .items
+        .iter()
+        .find_map(|i| if let ItemKind::Recipe(r) = &i.kind { Some(r) } else { None });
+    elab.check_items();
+    match recipe {
+        Some(r) => elab.recipe(ModuleId(0), r),
+        None => {
+            if !entry.file.items.iter().any(|i| i.name().is_some()) {
+                let span = Span::new(entry.source, 0, 0);
+                elab.problems.push(
+                    Diagnostic::error("nothing-to-run", format!("{path} has no recipe"))
+                        .label(span, "nothing here"),
+                );
+            }
+        }
+    }
+    problems.extend(elab.problems.as_slice().to_vec());
+    (elab.out, problems)
+}
+
+/// A program that only generates from and scores with the model in directory `dir`: one generator
+/// (graph 0) and one scoring graph (graph 1, output `logprob`).
+pub fn lower_model(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    dir: &str,
+    context: Option<usize>,
+    sampling: Sampling,
+) -> (Lowered, Problems) {
+    let quoted = serde_json::Value::from(dir).to_string();
+    let context = context.map_or(String::new(), |c| format!(", context: {c} tokens"));
+    let text = format!("use std.models\npolicy = models.load({quoted}{context})\n");
+    let mut memory = std::collections::BTreeMap::new();
+    memory.insert("model.nrl".to_string(), text);
+    let both = Both(&memory, files);
+    let mut problems = Problems::new();
+    let Some(modules) =
+        modules::load(&both, sources, &mut problems, "model.nrl", &mut |_, _, _| {})
+    else {
+        return (Lowered::default(), problems);
+    };
+    let mut elab = Elab::new(&modules, &both, sources, "", Some(1));
+    elab.out.program.meshes.push(("single".into(), nrl_ir::Mesh::new(&[("dp", 1)])));
+    if let Ok(policy) = elab.name(&Env::new(ModuleId(0)), "policy", Span::default()) {
+        let span = Span::default();
+        let built = elab.model_of(&policy, span).and_then(|m| {
+            let graph = elab.generate_graph(m, span)?;
+            let slots = 8;
+            elab.out.program.generators.push(nrl_ir::program::Generator {
+                name: "sampler".into(),
+                model: m,
+                mesh: 0,
+                sampling,
+                graph,
+                slots,
+            });
+            elab.score_graph(m, span)
+        });
+        let _ = built;
+    }
+    elab.modes.push(Mode::Config);
+    problems.extend(elab.problems.as_slice().to_vec());
+    (elab.out, problems)
+}
+
+/// Files of the first, else of the second.
+struct Both<'a>(&'a dyn Files, &'a dyn Files);
+
+impl Files for Both<'_> {
+    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        self.0.read(path).or_else(|_| self.1.read(path))
+    }
+}

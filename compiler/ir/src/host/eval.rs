@@ -37,7 +37,11 @@ impl Ctx {
                 self.eval(body)?
             }
             Expr::If { cond, then, other } => {
-                if bool_of(&self.eval(cond)?)? { self.eval(then)? } else { self.eval(other)? }
+                if bool_of(&self.eval(cond)?)? {
+                    self.eval(then)?
+                } else {
+                    self.eval(other)?
+                }
             }
             Expr::Field { of, name } => match self.eval(of)? {
                 Value::Record(r) => r
@@ -46,7 +50,9 @@ impl Ctx {
                     .ok_or_else(|| EvalError(format!("there is no field `{name}`")))?,
                 v => return Err(EvalError(format!("`{name}` is asked of a {}", v.kind()))),
             },
-            Expr::List(items) => Value::list(items.iter().map(|i| self.eval(i)).collect::<Result<_, _>>()?),
+            Expr::List(items) => {
+                Value::list(items.iter().map(|i| self.eval(i)).collect::<Result<_, _>>()?)
+            }
             Expr::Record(fields) => {
                 let mut out = Vec::with_capacity(fields.len());
                 for (k, v) in fields {
@@ -183,14 +189,18 @@ fn apply(f: Builtin, a: &[Value]) -> Eval {
         B::StartsWith => Value::Bool(t(0)?.starts_with(t(1)?)),
         B::EndsWith => Value::Bool(t(0)?.ends_with(t(1)?)),
         B::Replace => Value::text(&t(0)?.replace(t(1)?, t(2)?)),
-        B::Chars => Value::list(t(0)?.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]))).collect()),
+        B::Chars => {
+            Value::list(t(0)?.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]))).collect())
+        }
         B::Slice => {
             let from = n(1)?.max(0.0) as usize;
             let to = n(2)?.max(0.0) as usize;
             Value::text(&t(0)?.chars().skip(from).take(to.saturating_sub(from)).collect::<String>())
         }
         B::Between => maybe_text(
-            t(0)?.split_once(t(1)?).and_then(|(_, rest)| Some(rest.split_once(text(&a[2]).ok()?)?.0)),
+            t(0)?
+                .split_once(t(1)?)
+                .and_then(|(_, rest)| Some(rest.split_once(text(&a[2]).ok()?)?.0)),
         ),
         B::AfterLast => maybe_text(t(0)?.rsplit_once(t(1)?).map(|(_, rest)| rest)),
         B::Boxed => maybe_text(boxed(t(0)?)),
@@ -206,7 +216,11 @@ fn apply(f: Builtin, a: &[Value]) -> Eval {
         B::ParseNumber => parse_number(t(0)?).map_or(Value::None, Value::Num),
         B::Numbers => {
             let re = regex(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")?;
-            Value::list(re.find_iter(t(0)?).filter_map(|m| Some(Value::Num(parse_number(m.as_str())?))).collect())
+            Value::list(
+                re.find_iter(t(0)?)
+                    .filter_map(|m| Some(Value::Num(parse_number(m.as_str())?)))
+                    .collect(),
+            )
         }
         B::ShowNumber => Value::text(&format!("{}", n(0)?)),
         B::At => {
@@ -225,7 +239,9 @@ fn apply(f: Builtin, a: &[Value]) -> Eval {
         B::Reverse => Value::list(items_of(&a[0])?.iter().rev().cloned().collect()),
         B::Zip => {
             let (x, y) = (items_of(&a[0])?, items_of(&a[1])?);
-            let pair = |(p, q): (&Value, &Value)| Value::record([("a".to_owned(), p.clone()), ("b".to_owned(), q.clone())]);
+            let pair = |(p, q): (&Value, &Value)| {
+                Value::record([("a".to_owned(), p.clone()), ("b".to_owned(), q.clone())])
+            };
             Value::list(x.iter().zip(y.iter()).map(pair).collect())
         }
         B::Range => {
@@ -252,7 +268,11 @@ fn apply(f: Builtin, a: &[Value]) -> Eval {
         }
         B::IsNone => Value::Bool(a[0] == Value::None),
         B::OrElse | B::TextOr | B::NumberOr => {
-            if a[0] == Value::None { a[1].clone() } else { a[0].clone() }
+            if a[0] == Value::None {
+                a[1].clone()
+            } else {
+                a[0].clone()
+            }
         }
         B::Get => match &a[0] {
             Value::Record(r) => r.get(t(1)?).cloned().unwrap_or(Value::None),
@@ -269,7 +289,9 @@ fn apply(f: Builtin, a: &[Value]) -> Eval {
             let alphabet: Vec<char> = t(0)?.chars().collect();
             let count = n(1)?;
             if alphabet.is_empty() || !(0.0..=LIMIT as f64).contains(&count) {
-                return Err(EvalError("`random_text` needs an alphabet and a length of 0 to 1,000,000".into()));
+                return Err(EvalError(
+                    "`random_text` needs an alphabet and a length of 0 to 1,000,000".into(),
+                ));
             }
             let key = mix(n(2)?.to_bits());
             let draw = |i: u64| alphabet[(mix(key ^ mix(i + 1)) % alphabet.len() as u64) as usize];
@@ -301,9 +323,12 @@ fn order(a: &Value, b: &Value) -> std::cmp::Ordering {
         (Value::Bool(x), Value::Bool(y)) => x.cmp(y),
         (Value::Num(x), Value::Num(y)) => x.total_cmp(y),
         (Value::Text(x), Value::Text(y)) => x.cmp(y),
-        (Value::List(x), Value::List(y)) => {
-            x.iter().zip(y.iter()).map(|(p, q)| order(p, q)).find(|o| o.is_ne()).unwrap_or(x.len().cmp(&y.len()))
-        }
+        (Value::List(x), Value::List(y)) => x
+            .iter()
+            .zip(y.iter())
+            .map(|(p, q)| order(p, q))
+            .find(|o| o.is_ne())
+            .unwrap_or(x.len().cmp(&y.len())),
         _ => rank(a).cmp(&rank(b)),
     }
 }
@@ -319,7 +344,8 @@ fn regex(pattern: &str) -> Result<regex::Regex, EvalError> {
         if let Some((_, re)) = seen.iter().find(|(p, _)| p == pattern) {
             return Ok(re.clone());
         }
-        let re = regex::Regex::new(pattern).map_err(|e| EvalError(format!("bad regular expression `{pattern}`: {e}")))?;
+        let re = regex::Regex::new(pattern)
+            .map_err(|e| EvalError(format!("bad regular expression `{pattern}`: {e}")))?;
         if seen.len() >= 64 {
             seen.remove(0);
         }
@@ -384,7 +410,14 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_people_write_them() {
-        for (s, x) in [("1,024", 1024.0), ("-3.5", -3.5), ("1e-3", 1e-3), ("3/4", 0.75), ("50 %", 0.5), ("$7.", 7.0)] {
+        for (s, x) in [
+            ("1,024", 1024.0),
+            ("-3.5", -3.5),
+            ("1e-3", 1e-3),
+            ("3/4", 0.75),
+            ("50 %", 0.5),
+            ("$7.", 7.0),
+        ] {
             assert_eq!(run(Builtin::ParseNumber, &[Value::text(s)]), Value::Num(x), "{s}");
         }
         assert_eq!(run(Builtin::ParseNumber, &[Value::text("seven")]), Value::None);
@@ -402,7 +435,9 @@ mod tests {
 
     #[test]
     fn random_text_depends_on_its_key_alone() {
-        let draw = |k: f64| run(Builtin::RandomText, &[Value::text("0123456789"), Value::Num(5.0), Value::Num(k)]);
+        let draw = |k: f64| {
+            run(Builtin::RandomText, &[Value::text("0123456789"), Value::Num(5.0), Value::Num(k)])
+        };
         assert_eq!(draw(7.0), draw(7.0));
         assert_ne!(draw(7.0), draw(8.0));
     }

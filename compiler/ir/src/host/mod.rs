@@ -47,7 +47,9 @@ impl Value {
             serde_json::Value::Number(n) => Value::Num(n.as_f64().unwrap_or(f64::NAN)),
             serde_json::Value::String(s) => Value::text(s),
             serde_json::Value::Array(a) => Value::list(a.iter().map(Value::from_json).collect()),
-            serde_json::Value::Object(o) => Value::record(o.iter().map(|(k, v)| (k.clone(), Value::from_json(v)))),
+            serde_json::Value::Object(o) => {
+                Value::record(o.iter().map(|(k, v)| (k.clone(), Value::from_json(v))))
+            }
         }
     }
 
@@ -60,7 +62,11 @@ impl Value {
             Value::Num(x) => (*x).into(),
             Value::Text(s) => s.to_string().into(),
             Value::List(l) => l.iter().map(Value::to_json).collect(),
-            Value::Record(r) => r.iter().map(|(k, v)| (k.clone(), v.to_json())).collect::<serde_json::Map<_, _>>().into(),
+            Value::Record(r) => r
+                .iter()
+                .map(|(k, v)| (k.clone(), v.to_json()))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
         }
     }
 
@@ -92,16 +98,44 @@ pub struct Func {
 pub enum Expr {
     Const(Value),
     Local(usize),
-    Let { slot: usize, value: Box<Expr>, body: Box<Expr> },
-    If { cond: Box<Expr>, then: Box<Expr>, other: Box<Expr> },
-    Field { of: Box<Expr>, name: String },
+    Let {
+        slot: usize,
+        value: Box<Expr>,
+        body: Box<Expr>,
+    },
+    If {
+        cond: Box<Expr>,
+        then: Box<Expr>,
+        other: Box<Expr>,
+    },
+    Field {
+        of: Box<Expr>,
+        name: String,
+    },
     List(Vec<Expr>),
     Record(Vec<(String, Expr)>),
-    Call { f: Builtin, args: Vec<Expr> },
+    Call {
+        f: Builtin,
+        args: Vec<Expr>,
+    },
     /// `body` for each item of `list`, bound to `slot`.
-    Map { list: Box<Expr>, slot: usize, body: Box<Expr> },
+    Map {
+        list: Box<Expr>,
+        slot: usize,
+        body: Box<Expr>,
+    },
     /// The items for which `body` is true.
-    Filter { list: Box<Expr>, slot: usize, body: Box<Expr> },
+    Filter {
+        list: Box<Expr>,
+        slot: usize,
+        body: Box<Expr>,
+    },
     /// `acc` starts as `init` and becomes `body` for each item.
-    Fold { list: Box<Expr>, init: Box<Expr>, acc: usize, slot: usize, body: Box<Expr> },
+    Fold {
+        list: Box<Expr>,
+        init: Box<Expr>,
+        acc: usize,
+        slot: usize,
+        body: Box<Expr>,
+    },
 }

@@ -1,0 +1,244 @@
+//! The elaborator: one walk over a recipe that checks it and builds its program.
+//!
+//! In: loaded modules. Out: a [`Program`] with its tensor graphs, and diagnostics. An expression
+//! that fails pushes one diagnostic and yields `Err(Stop)`; the statement it stands in binds
+//! [`Val::Poison`], so that one mistake is one message.
+
+use std::collections::BTreeMap;
+
+use nrl_base::{Diagnostic, Problems, SourceMap, Span, nearest};
+use nrl_ir::program::{Binding, BindingId, Program, Stage};
+use nrl_syntax::ast;
+
+use crate::builder::Builder;
+use crate::files::Files;
+use crate::model::ModelInfo;
+use crate::modules::{Global, ModuleId, Modules};
+use crate::value::{Env, PlanRules, Val};
+
+/// An error that has been reported.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop;
+
+/// Result of elaborating something.
+pub type El<T> = Result<T, Stop>;
+
+/// What a tensor graph is for: decides which passes it goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphKind {
+    /// Over the whole batch, on the host.
+    Batch,
+    /// Through a model, no gradient.
+    Forward { model: usize },
+    /// Through a model, with the gradient of its first output.
+    Update { model: usize },
+    /// Through a model with a cache.
+    Generate { model: usize },
+    /// Over flat weights.
+    Optimizer,
+}
+
+/// A recipe after elaboration.
+#[derive(Debug, Default)]
+pub struct Lowered {
+    pub program: Program,
+    /// What each of [`Program::graphs`] is for.
+    pub kinds: Vec<GraphKind>,
+    /// Layout rules and recompute choice of each model.
+    pub rules: Vec<PlanRules>,
+    /// Where each model was placed or made, for messages.
+    pub places: Vec<Span>,
+    /// Bounds of ragged dims used when planning.
+    pub requires: Vec<Requirement>,
+}
+
+/// A `require` that a later phase decides.
+#[derive(Debug, Clone)]
+pub struct Requirement {
+    pub text: String,
+    pub span: Span,
+}
+
+/// Where in a recipe elaboration stands.
+#[derive(Clone, Debug)]
+pub enum Mode {
+    /// Top level: configuration.
+    Config,
+    /// Inside a step or an `every`.
+    Step,
+    /// Inside `minimising` for this model.
+    Loss { model: usize },
+    /// Inside a model's function.
+    Forward,
+    /// Inside an optimizer's rule.
+    Rule,
+}
+
+/// State of the walk.
+pub struct Elab<'a, 's> {
+    pub modules: &'a Modules,
+    pub files: &'s dyn Files,
+    pub sources: &'s SourceMap,
+    pub problems: Problems,
+    pub out: Lowered,
+    pub models: Vec<ModelInfo<'a>>,
+    /// The tensor graph being built, and those around it.
+    pub builders: Vec<Builder>,
+    pub modes: Vec<Mode>,
+    /// Bindings of the step or `every` being elaborated.
+    pub stages: Vec<Binding>,
+    /// Next free local of the host function being compiled.
+    pub host_slots: usize,
+    /// Wrappers of `let`s inside the host function being compiled.
+    pub phase: usize,
+    /// Functions being expanded, to refuse recursion.
+    pub calls: Vec<(ModuleId, String)>,
+    /// Rewards by identity of function and arguments.
+    pub rewards: BTreeMap<String, usize>,
+    pub folder: String,
+    pub ranks: Option<usize>,
+}
+
+impl<'a, 's> Elab<'a, 's> {
+    pub fn new(
+        modules: &'a Modules,
+        files: &'s dyn Files,
+        sources: &'s SourceMap,
+        folder: &str,
+        ranks: Option<usize>,
+    ) -> Self {
+        Elab {
+            modules,
+            files,
+            sources,
+            problems: Problems::new(),
+            out: Lowered::default(),
+            models: vec![],
+            builders: vec![],
+            modes: vec![Mode::Config],
+            stages: vec![],
+            host_slots: 0,
+            phase: 0,
+            calls: vec![],
+            rewards: BTreeMap::new(),
+            folder: folder.into(),
+            ranks,
+        }
+    }
+
+    /// Reports and stops.
+    pub fn fail<T>(&mut self, d: Diagnostic) -> El<T> {
+        self.problems.push(d);
+        Err(Stop)
+    }
+
+    /// Reports a headline with one label and stops.
+    pub fn error<T>(
+        &mut self,
+        code: &'static str,
+        span: Span,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> El<T> {
+        self.fail(Diagnostic::error(code, message).label(span, label))
+    }
+
+    pub fn mode(&self) -> &Mode {
+        self.modes.last().unwrap_or(&Mode::Config)
+    }
+
+    /// Line of a span, counted from 1.
+    pub fn line(&self, span: Span) -> u32 {
+        self.sources.get(span.source).map_or(0, |s| s.position(span.start as usize).line as u32)
+    }
+
+    /// Appends a stage to the step being built.
+    pub fn stage(
+        &mut self,
+        name: &str,
+        stage: Stage,
+        args: Vec<BindingId>,
+        span: Span,
+    ) -> BindingId {
+        let name =
+            if name.is_empty() { format!("%{}", self.stages.len()) } else { name.to_string() };
+        self.stages.push(Binding { name, stage, args, line: self.line(span) });
+        self.stages.len() - 1
+    }
+
+    /// Resolves a name: locals, the module's names, intrinsics.
+    pub fn name(&mut self, env: &Env<'a>, name: &str, span: Span) -> El<Val<'a>> {
+        if let Some(v) = env.get(name) {
+            return match v {
+                Val::Poison => Err(Stop),
+                v => Ok(v.clone()),
+            };
+        }
+        match self.modules.find(env.module, name) {
+            // A recipe is not a value: `recipe sort` leaves the function `sort` alone.
+            Some(Global::Item(m, i))
+                if !matches!(self.modules.item(m, i).kind, ast::ItemKind::Recipe(_)) =>
+            {
+                return self.item(m, i);
+            }
+            Some(Global::Item(..)) => {}
+            Some(Global::Module(m)) => return Ok(Val::Module(m)),
+            None => {}
+        }
+        if name == "prelude"
+            && let Some(p) = self.modules.prelude
+        {
+            return Ok(Val::Module(p));
+        }
+        if let Some(i) = crate::intrinsic::find(name) {
+            return Ok(Val::Intrinsic(i));
+        }
+        let help = self.suggest(env, name);
+        self.fail(
+            Diagnostic::error("unknown-name", format!("there is no `{name}` here"))
+                .label(span, "not found")
+                .help_opt(help),
+        )
+    }
+
+    /// The value of a top-level item.
+    pub fn item(&mut self, module: ModuleId, index: usize) -> El<Val<'a>> {
+        let item = self.modules.item(module, index);
+        if let ast::ItemKind::Const(bind) = &item.kind {
+            return self.expr(&Env::new(module), &bind.value);
+        }
+        Ok(Val::Item(module, item))
+    }
+
+    /// The nearest name that could be meant.
+    pub fn suggest(&self, env: &Env<'a>, name: &str) -> Option<String> {
+        let mut known: Vec<&str> = env.iter().map(|(n, _)| n).collect();
+        for m in std::iter::once(env.module).chain(self.modules.prelude) {
+            known.extend(self.modules.get(m).names.keys().map(String::as_str));
+        }
+        for n in crate::intrinsic::names() {
+            known.push(n);
+        }
+        nearest(name, known).map(|n| format!("did you mean `{n}`?"))
+    }
+
+    /// The graph being built.
+    pub fn builder(&mut self, span: Span) -> El<&mut Builder> {
+        if self.builders.is_empty() {
+            if matches!(self.mode(), Mode::Step) {
+                self.builders.push(Builder::new("batch"));
+            } else {
+                return self.error(
+                    "tensor-outside-step",
+                    span,
+                    "tensors can only be computed in a step or in a model",
+                    "a tensor here",
+                );
+            }
+        }
+        match self.builders.last_mut() {
+            Some(b) => Ok(b),
+            None => Err(Stop),
+        }
+    }
+}

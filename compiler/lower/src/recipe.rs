@@ -1,0 +1,910 @@
+//! Recipes: bindings, phases, steps, what happens every so often.
+
+use std::collections::BTreeSet;
+
+use nrl_base::{Diagnostic, Span};
+use nrl_ir::host::Value;
+use nrl_ir::program::{Every, Halt, Phase, Stage};
+use nrl_ir::{DimId, ValueId};
+use nrl_syntax::ast::{self, ItemKind, StmtKind};
+
+use crate::builder::Builder;
+use crate::elab::{El, Elab, GraphKind, Mode, Requirement, Stop};
+use crate::modules::ModuleId;
+use crate::units::Unit;
+use crate::value::{Env, StepShape, StepTensor, Val, Validity};
+
+/// Length of a run where a recipe gives none.
+const DEFAULT_STEPS: usize = 1;
+
+impl<'a> Elab<'a, '_> {
+    /// Elaborates a recipe into the program.
+    pub fn recipe(&mut self, module: ModuleId, r: &'a ast::Recipe) {
+        self.out.program.name = r.name.text.clone();
+        if let Some(base) = &r.extends {
+            let d = Diagnostic::error(
+                "not-supported",
+                format!("`extends {}` does not run yet", base.text()),
+            )
+            .label(base.span, "this base");
+            self.problems.push(d);
+        }
+        let mut env = Env::new(module);
+        for p in &r.params {
+            let v = self.recipe_param(&env, p).unwrap_or(Val::Poison);
+            env.bind(&p.name.text, v);
+        }
+        // Without a mesh everything runs on one rank.
+        self.out.program.meshes.push((
+            "single".into(),
+            nrl_ir::Mesh {
+                axes: vec![nrl_ir::Axis { name: "dp".into(), size: self.ranks.unwrap_or(1) }],
+            },
+        ));
+        let mut steps: Option<(usize, Span)> = None;
+        let mut main = PhaseParts::default();
+        for stmt in &r.body.stmts {
+            match &stmt.kind {
+                StmtKind::Run(run) => {
+                    let _ = self.run_line(&env, run, &mut steps);
+                }
+                StmtKind::Phase(p) => {
+                    let _ = self.phase(&env, p);
+                }
+                _ => self.statement(&mut env, stmt, &mut main),
+            }
+        }
+        if let Some(v) = &r.body.value {
+            let _ = self.expr(&env, v);
+        }
+        if main.step.is_some() || !main.every.is_empty() {
+            let n = steps.map_or(DEFAULT_STEPS, |(n, _)| n);
+            let span = r.name.span;
+            self.finish_phase("main", n, main, &env, span);
+        } else if self.out.program.phases.is_empty() {
+            let d = Diagnostic::error(
+                "nothing-to-run",
+                format!("recipe `{}` has no step and no phase", r.name.text),
+            )
+            .label(r.name.span, "nothing runs")
+            .help("write `step { .. }`");
+            self.problems.push(d);
+        }
+        self.check_batches();
+    }
+
+    /// A parameter: its default, or what `--set` gave, which must be of the same kind.
+    fn recipe_param(&mut self, env: &Env<'a>, p: &'a ast::Param) -> El<Val<'a>> {
+        let modules = self.modules;
+        let set = modules.params.iter().find(|(n, _)| *n == p.name.text).map(|(_, e)| e);
+        let default = match &p.default {
+            Some(e) => Some((self.expr(env, e)?, e.span)),
+            None => None,
+        };
+        let Some(e) = set else {
+            return match default {
+                Some((v, _)) => Ok(v),
+                None => self.fail(
+                    Diagnostic::error(
+                        "wrong-arguments",
+                        format!("recipe parameter `{}` has no value", p.name.text),
+                    )
+                    .label(p.span, "no default")
+                    .help(format!("give one: `--set {}=..`", p.name.text)),
+                ),
+            };
+        };
+        let v = self.expr(env, e)?;
+        if let Some((d, span)) = default {
+            self.same_kind(&p.name.text, &v, e.span, &d, span)?;
+        }
+        Ok(v)
+    }
+
+    /// An override keeps the kind and the unit of what it replaces.
+    fn same_kind(&mut self, name: &str, v: &Val<'a>, vs: Span, d: &Val<'a>, ds: Span) -> El<()> {
+        match (v, d) {
+            (Val::Const(Value::Num(x), u), Val::Const(Value::Num(_), w)) if u != w => self.fail(
+                Diagnostic::error("unit-mismatch", format!("`{name}` is {w}, this is {u}"))
+                    .label(vs, format!("this is {u}"))
+                    .label(ds, format!("declared as {w}"))
+                    .help(format!("write `--set '{name}={x} {w}'`")),
+            ),
+            (Val::Const(a, _), Val::Const(b, _))
+                if a.kind() == b.kind() || matches!(b, Value::None) =>
+            {
+                Ok(())
+            }
+            (Val::Const(..), _) | (_, Val::Const(..)) => {
+                let (k, w) = (v.kind(), d.kind());
+                self.fail(
+                    Diagnostic::error("wrong-type", format!("`{name}` is {w}, not {k}"))
+                        .label(vs, format!("this is {k}"))
+                        .label(ds, format!("declared as {w}")),
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn run_line(
+        &mut self,
+        env: &Env<'a>,
+        run: &'a ast::Run,
+        steps: &mut Option<(usize, Span)>,
+    ) -> El<()> {
+        let v = self.expr(env, &run.length)?;
+        let n = self.counted(&v, run.length.span, "the length of the run", Unit::of("step"))?;
+        *steps = Some((n, run.length.span));
+        if let Some(w) = &run.within {
+            let v = self.expr(env, w)?;
+            match &v {
+                Val::Const(Value::Num(s), u) if *u == Unit::of("second") => {
+                    self.out.program.wall_limit_s = Some(*s)
+                }
+                v => {
+                    let kind = v.kind();
+                    return self.error(
+                        "unit-mismatch",
+                        w.span,
+                        format!("a time limit is in hours, minutes or seconds, not {kind}"),
+                        format!("this is {kind}"),
+                    );
+                }
+            }
+        }
+        if let Some(s) = &run.seed {
+            self.seed(env, s)?;
+        }
+        Ok(())
+    }
+
+    fn seed(&mut self, env: &Env<'a>, e: &'a ast::Expr) -> El<()> {
+        let v = self.expr(env, e)?;
+        self.out.program.seed = self.whole(&v, e.span, "the seed")? as u64;
+        Ok(())
+    }
+
+    /// One statement of a recipe or phase. A statement that fails poisons the names it binds.
+    fn statement(&mut self, env: &mut Env<'a>, stmt: &'a ast::Stmt, parts: &mut PhaseParts<'a>) {
+        let result = match &stmt.kind {
+            StmtKind::Bind(b) => self.config_bind(env, b),
+            StmtKind::Mesh(m) => self.mesh(env, m).map(|v| env.bind(&m.name.text, v)),
+            StmtKind::PlanFor(p) => self.plan_for(env, p).map(|v| env.bind(&p.name.text, v)),
+            StmtKind::Seed(e) => self.seed(env, e),
+            StmtKind::Place(p) => self.place(env, p),
+            StmtKind::Step(b) => {
+                if let Some((first, _)) = &parts.step {
+                    let first: Span = first.span;
+                    self.fail(
+                        Diagnostic::error("duplicate-name", "two steps in one phase")
+                            .label(b.span, "second step")
+                            .label(first, "first step"),
+                    )
+                } else {
+                    parts.step = Some((b, env.clone()));
+                    Ok(())
+                }
+            }
+            StmtKind::Every(t) => {
+                parts.every.push((t, env.clone()));
+                Ok(())
+            }
+            StmtKind::Halt(h) => {
+                parts.halts.push(h);
+                Ok(())
+            }
+            StmtKind::Require(es) | StmtKind::Expect(es) => {
+                for e in es {
+                    self.require(env, e);
+                }
+                Ok(())
+            }
+            StmtKind::Assume(_) => Ok(()),
+            StmtKind::Expr(e) => self.expr(env, e).map(|_| ()),
+            StmtKind::Phase(p) => self.error(
+                "misplaced",
+                p.name.span,
+                "a phase inside a phase",
+                "phases stand side by side in a recipe",
+            ),
+            StmtKind::Run(r) => self.error(
+                "misplaced",
+                r.length.span,
+                "`run` in a phase",
+                "write `phase NAME for 100 steps { .. }`",
+            ),
+            StmtKind::Update(u) => self.error(
+                "misplaced",
+                u.model.span,
+                "`update` outside a step",
+                "put it into `step { .. }`",
+            ),
+            StmtKind::Checkpoint(_) => self.error(
+                "misplaced",
+                stmt.span,
+                "`checkpoint` outside `every`",
+                "put it into `every 10 steps { .. }`",
+            ),
+            StmtKind::Set { .. } | StmtKind::Append { .. } | StmtKind::Remove { .. } => self.error(
+                "misplaced",
+                stmt.span,
+                "overrides stand in a recipe that extends another",
+                "not here",
+            ),
+            StmtKind::Freeze(_) => {
+                self.error("not-supported", stmt.span, "`freeze` does not run yet", "this line")
+            }
+            StmtKind::Pool(_) | StmtKind::View(_) => self.error(
+                "not-supported",
+                stmt.span,
+                "pools and views do not run yet",
+                "this line",
+            ),
+            StmtKind::Publish { .. } => self.error(
+                "not-supported",
+                stmt.span,
+                "a generator follows its model by itself; other times do not run yet",
+                "this line",
+            ),
+            StmtKind::From(_) => {
+                self.error("misplaced", stmt.span, "`from step` stands in a step", "not here")
+            }
+        };
+        if result.is_err()
+            && let StmtKind::Bind(b) = &stmt.kind
+        {
+            for n in &b.names {
+                env.bind(&n.text, Val::Poison);
+            }
+        } else if result.is_err()
+            && let StmtKind::Mesh(m) = &stmt.kind
+        {
+            env.bind(&m.name.text, Val::Poison);
+        }
+    }
+
+    fn config_bind(&mut self, env: &mut Env<'a>, b: &'a ast::Bind) -> El<()> {
+        let v = self.expr(env, &b.value)?;
+        if let [name] = &b.names[..] {
+            let name = &name.text;
+            let p = &mut self.out.program;
+            let slot = match v {
+                Val::Model(i) => Some(&mut p.models[i].name),
+                Val::Data(i) => Some(&mut p.data[i].name),
+                Val::Optimizer(i) => Some(&mut p.optimizers[i].name),
+                Val::Generator(i, _) => Some(&mut p.generators[i].name),
+                _ => None,
+            };
+            if let Some(slot) = slot
+                && slot.is_empty()
+            {
+                slot.clone_from(name);
+            } else if let Val::Model(i) = v {
+                // A frozen copy keeps a name of its own.
+                p.models[i].name.clone_from(name);
+            }
+        }
+        self.bind_names(env, b, v)
+    }
+
+    fn place(&mut self, env: &Env<'a>, p: &'a ast::Place) -> El<()> {
+        let mesh = match self.expr(env, &p.mesh)? {
+            Val::Mesh(i) => i,
+            v => {
+                let kind = v.kind();
+                return self.error(
+                    "wrong-type",
+                    p.mesh.span,
+                    format!("models are placed on a mesh, not on {kind}"),
+                    format!("this is {kind}"),
+                );
+            }
+        };
+        let rules = match &p.plan {
+            None => Default::default(),
+            Some(e) => match self.expr(env, e)? {
+                Val::Plan(r) => r,
+                Val::Item(m, item) if matches!(item.kind, ItemKind::Plan(_)) => {
+                    match self.apply_named(Val::Item(m, item), vec![], e.span, e.span)? {
+                        Val::Plan(r) => r,
+                        _ => return Err(Stop),
+                    }
+                }
+                v => {
+                    let kind = v.kind();
+                    return self.error(
+                        "wrong-type",
+                        e.span,
+                        format!("`by` takes a plan, not {kind}"),
+                        format!("this is {kind}"),
+                    );
+                }
+            },
+        };
+        for m in &p.models {
+            let v = self.expr(env, m)?;
+            let model = self.model_of(&v, m.span)?;
+            self.out.program.models[model].mesh = mesh;
+            self.out.rules[model] = rules.clone();
+            self.out.places[model] = p.plan.as_ref().map_or(p.mesh.span, |e| e.span);
+        }
+        Ok(())
+    }
+
+    /// `require`: decided now if it is known now, kept for later phases otherwise.
+    fn require(&mut self, env: &Env<'a>, e: &'a ast::Expr) {
+        let later = ["peak_memory", "step_time"];
+        let mut names = BTreeSet::new();
+        first_names(e, &mut names);
+        if names.iter().any(|n| later.contains(&n.as_str())) {
+            self.out
+                .requires
+                .push(Requirement { text: self.sources.text(e.span).to_string(), span: e.span });
+            return;
+        }
+        match self.expr(env, e) {
+            Ok(Val::Const(Value::Bool(true), _)) | Err(Stop) => {}
+            Ok(Val::Const(Value::Bool(false), _)) => {
+                let text = self.sources.text(e.span).to_string();
+                self.problems.push(
+                    Diagnostic::error("requirement-fails", format!("`{text}` does not hold"))
+                        .label(e.span, "required here"),
+                );
+            }
+            Ok(v) => {
+                let kind = v.kind();
+                self.problems.push(
+                    Diagnostic::error("wrong-type", format!("a requirement is a bool, not {kind}"))
+                        .label(e.span, format!("this is {kind}")),
+                );
+            }
+        }
+    }
+
+    fn phase(&mut self, env: &Env<'a>, p: &'a ast::Phase) -> El<()> {
+        self.phase = self.out.program.phases.len();
+        let mut inner = env.clone();
+        let mut parts = PhaseParts::default();
+        for stmt in &p.body.stmts {
+            self.statement(&mut inner, stmt, &mut parts);
+        }
+        let steps = match &p.length {
+            Some(e) => {
+                let v = self.expr(env, e)?;
+                self.counted(&v, e.span, "the length of a phase", Unit::of("step"))?
+            }
+            None => {
+                return self.error(
+                    "missing-field",
+                    p.name.span,
+                    format!("phase `{}` has no length", p.name.text),
+                    "write `phase NAME for 100 steps { .. }`",
+                );
+            }
+        };
+        if parts.step.is_none() {
+            return self.error(
+                "nothing-to-run",
+                p.name.span,
+                format!("phase `{}` has no step", p.name.text),
+                "write `step { .. }`",
+            );
+        }
+        self.finish_phase(&p.name.text, steps, parts, &inner, p.name.span);
+        Ok(())
+    }
+
+    fn finish_phase(
+        &mut self,
+        name: &str,
+        steps: usize,
+        parts: PhaseParts<'a>,
+        env: &Env<'a>,
+        span: Span,
+    ) {
+        let mut phase =
+            Phase { name: name.into(), steps, step: vec![], every: vec![], halts: vec![] };
+        self.modes.push(Mode::Step);
+        let mut step_env = env.clone();
+        if let Some((block, env)) = &parts.step {
+            step_env = env.clone();
+            self.stages.clear();
+            self.step_block(&mut step_env, block);
+        }
+        for h in &parts.halts {
+            if let Ok((binding, n)) = self.halt(&step_env, h) {
+                phase.halts.push(Halt {
+                    binding,
+                    steps: n,
+                    text: self.sources.text(h.cond.span).to_string(),
+                });
+            }
+        }
+        phase.step = std::mem::take(&mut self.stages);
+        for (t, env) in &parts.every {
+            let mut env = env.clone();
+            self.stages.clear();
+            let period = match self
+                .expr(&env, &t.time)
+                .and_then(|v| self.counted(&v, t.time.span, "the period", Unit::of("step")))
+            {
+                Ok(0) => {
+                    let _: El<()> = self.error(
+                        "out-of-range",
+                        t.time.span,
+                        "`every 0 steps`",
+                        "at least 1 step",
+                    );
+                    continue;
+                }
+                Ok(n) => n,
+                Err(Stop) => continue,
+            };
+            self.step_block(&mut env, &t.body);
+            phase.every.push(Every { period, stages: std::mem::take(&mut self.stages) });
+        }
+        self.modes.pop();
+        let _ = span;
+        self.out.program.phases.push(phase);
+    }
+
+    fn step_block(&mut self, env: &mut Env<'a>, block: &'a ast::Block) {
+        for stmt in &block.stmts {
+            self.builders.clear();
+            let result = match &stmt.kind {
+                StmtKind::Bind(b) => self.step_bind(env, b),
+                StmtKind::Update(u) => self.update(env, u),
+                StmtKind::Checkpoint(c) => self.checkpoint(env, c, stmt.span),
+                StmtKind::Expr(e) => self.expr(env, e).map(|_| ()),
+                StmtKind::From(_) => self.error(
+                    "not-supported",
+                    stmt.span,
+                    "`from step` does not run yet",
+                    "this block",
+                ),
+                _ => self.error(
+                    "misplaced",
+                    stmt.span,
+                    "this line cannot stand in a step",
+                    "not allowed here",
+                ),
+            };
+            if result.is_err()
+                && let StmtKind::Bind(b) = &stmt.kind
+            {
+                for n in &b.names {
+                    env.bind(&n.text, Val::Poison);
+                }
+            }
+        }
+        self.builders.clear();
+        if let Some(v) = &block.value {
+            let _ = self.expr(env, v);
+            self.builders.clear();
+        }
+    }
+
+    fn step_bind(&mut self, env: &mut Env<'a>, b: &'a ast::Bind) -> El<()> {
+        let v = self.expr(env, &b.value)?;
+        let v = match (&b.names[..], v) {
+            ([name], v) => self.settle(v, &name.text, b.value.span)?,
+            (names, Val::Tuple(vals)) if vals.len() == names.len() => {
+                // All parts come from one graph.
+                let mut out = vec![];
+                let builder = self.builders.pop();
+                for (v, n) in vals.into_iter().zip(names) {
+                    if let Some(b) = &builder {
+                        self.builders.push(b.clone());
+                    }
+                    out.push(self.settle(v, &n.text, b.value.span)?);
+                }
+                Val::Tuple(out)
+            }
+            (_, v) => v,
+        };
+        self.bind_names(env, b, v)
+    }
+
+    /// Ends a line of a step: what its graph computes becomes a stage, and stages get its name.
+    fn settle(&mut self, v: Val<'a>, name: &str, span: Span) -> El<Val<'a>> {
+        match v {
+            Val::Tensor(t) => {
+                let Some(builder) = self.builders.pop() else { return Err(Stop) };
+                self.compute(builder, t.id, t.valid, name, span)
+            }
+            Val::Step(s) => {
+                self.rename(s.binding, name);
+                Ok(Val::Step(s))
+            }
+            Val::Samples(s) => {
+                self.rename(s.binding, name);
+                Ok(Val::Samples(s))
+            }
+            Val::Prompts { binding } => {
+                self.rename(binding, name);
+                Ok(Val::Prompts { binding })
+            }
+            Val::Report(old) => {
+                if let Some(i) = self.stages.iter().position(|b| b.name == old) {
+                    self.rename(i, name);
+                }
+                Ok(Val::Report(name.into()))
+            }
+            Val::Loss(_) => self.error(
+                "loss-outside-update",
+                span,
+                "a loss outside `update`",
+                "only `update .. minimising` takes a loss",
+            ),
+            v => Ok(v),
+        }
+    }
+
+    /// Gives an anonymous binding its name.
+    fn rename(&mut self, binding: usize, name: &str) {
+        if let Some(b) = self.stages.get_mut(binding)
+            && b.name.starts_with('%')
+        {
+            b.name = name.into();
+        }
+    }
+
+    /// Makes a stage of the graph built by one line.
+    fn compute(
+        &mut self,
+        builder: Builder,
+        id: ValueId,
+        valid: Option<ValueId>,
+        name: &str,
+        span: Span,
+    ) -> El<Val<'a>> {
+        let dims = builder.graph.dims_of(id).to_vec();
+        let is = |n: &str, d: DimId| builder.has_dim(n) == Some(d);
+        let shape = match &dims[..] {
+            [] => StepShape::Scalar,
+            [d] if is("act", *d) => StepShape::Act,
+            [d] if is("seq", *d) => StepShape::Seq,
+            [d] if is("group", *d) => StepShape::Group,
+            _ => {
+                let shown = nrl_ir::infer::show_dims(&builder.graph, &dims);
+                return self.error("dim-mismatch", span, format!("a step keeps numbers per token, sample or group, or one number, not {shown}"), "this value");
+            }
+        };
+        let samples = builder.samples;
+        let (inputs, scalars) = (builder.inputs.clone(), builder.scalars.clone());
+        let mut args: Vec<usize> = samples.into_iter().collect();
+        for i in &inputs {
+            if !args.contains(&i.from) {
+                args.push(i.from);
+            }
+        }
+        let mut outputs = vec![(name, id)];
+        let valid_name = format!("{name}.valid");
+        if let Some(v) = valid {
+            outputs.push((&valid_name, v));
+        }
+        let graph = self.push_graph(builder.finish(&outputs), GraphKind::Batch);
+        let stage = |output| Stage::Compute {
+            graph,
+            output,
+            inputs: inputs.clone(),
+            scalars: scalars.clone(),
+        };
+        let binding = self.stage(name, stage(0), args.clone(), span);
+        let validity = match valid {
+            Some(_) => Validity::Binding(self.stage(&valid_name, stage(1), args, span)),
+            None => Validity::All,
+        };
+        Ok(Val::Step(StepTensor { binding, field: None, shape, valid: validity, samples }))
+    }
+
+    fn halt(&mut self, env: &Env<'a>, h: &'a ast::Halt) -> El<(usize, usize)> {
+        self.builders.clear();
+        let v = self.expr(env, &h.cond)?;
+        let name = format!("halt.{}", self.stages.len());
+        let v = self.settle(v, &name, h.cond.span)?;
+        let Val::Step(StepTensor { binding, shape: StepShape::Scalar, .. }) = v else {
+            let kind = v.kind();
+            return self.fail(
+                Diagnostic::error(
+                    "wrong-type",
+                    format!("`halt when` needs one number per step, not {kind}"),
+                )
+                .label(h.cond.span, format!("this is {kind}"))
+                .help("reduce it: `share(..)`, `average(..)`, `sum(.., over: all)`"),
+            );
+        };
+        let steps = match &h.lasting {
+            Some(e) => {
+                let v = self.expr(env, e)?;
+                self.counted(&v, e.span, "how long the condition must hold", Unit::of("step"))?
+                    .max(1)
+            }
+            None => 1,
+        };
+        Ok((binding, steps))
+    }
+
+    fn update(&mut self, env: &mut Env<'a>, u: &'a ast::Update) -> El<()> {
+        let v = self.expr(env, &u.model)?;
+        let model = self.model_of(&v, u.model.span)?;
+        if matches!(self.out.program.models[model].weights, nrl_ir::program::Weights::Frozen { .. })
+        {
+            return self.error(
+                "wrong-type",
+                u.model.span,
+                "a frozen model cannot be updated",
+                "it was made by `frozen(..)`",
+            );
+        }
+        let optimizer = match self.expr(env, &u.optimizer)? {
+            Val::Optimizer(o) => o,
+            v => {
+                let kind = v.kind();
+                return self.error(
+                    "wrong-type",
+                    u.optimizer.span,
+                    format!("`by` takes an optimizer, not {kind}"),
+                    format!("this is {kind}"),
+                );
+            }
+        };
+        let count =
+            |me: &mut Self, e: &'a Option<ast::Expr>, what: &str, unit: Unit, default: usize| {
+                match e {
+                    Some(e) => {
+                        let v = me.expr(env, e)?;
+                        let n = me.counted(&v, e.span, what, unit)?;
+                        if n == 0 {
+                            me.error("out-of-range", e.span, format!("{what} is 0"), "at least 1")
+                        } else {
+                            Ok(n)
+                        }
+                    }
+                    None => Ok(default),
+                }
+            };
+        let updates = count(self, &u.updates, "the number of updates", Unit::of("update"), 1)?;
+        let epochs = count(self, &u.epochs, "the number of epochs", Unit::of("epoch"), 1)?;
+        let budget = Unit::of("token").times(&Unit::of("microbatch").inverse());
+        let tokens = count(self, &u.microbatch, "the micro-batch", budget, 8192)?;
+        if let Some(s) = u.settings.first() {
+            return self.error(
+                "unknown-name",
+                s.span,
+                "`update` has no such setting",
+                "not a setting",
+            );
+        }
+        self.builders.clear();
+        let mut builder = Builder::new("update");
+        builder.bounds.insert("tok", tokens);
+        builder.bounds.insert("act", tokens);
+        self.builders.push(builder);
+        self.modes.push(Mode::Loss { model });
+        let loss = self.block(env, &u.loss);
+        self.modes.pop();
+        let builder = self.builders.pop();
+        let loss = loss?;
+        let Some(mut builder) = builder else { return Err(Stop) };
+        let at = u.loss.value.as_ref().map_or(u.loss.span, |v| v.span);
+        let Val::Loss(loss) = loss else {
+            let kind = loss.kind();
+            return self.fail(
+                Diagnostic::error(
+                    "expected-loss",
+                    format!("`minimising` needs a loss, this is {kind}"),
+                )
+                .label(at, format!("this is {kind}"))
+                .help("write `mean(.., over: tokens)`, or `over: samples`"),
+            );
+        };
+        let Some((&samples, &(lp, entropy))) = builder.logprobs.iter().next() else {
+            let name = self.out.program.models[model].name.clone();
+            return self.fail(
+                Diagnostic::error(
+                    "no-learning-signal",
+                    format!("this loss does not depend on `{name}`"),
+                )
+                .label(at, "no `logprob` of the updated model in it")
+                .help(format!("use `logprob({name}, samples)` in the loss")),
+            );
+        };
+        let n = builder.input("count.tokens", nrl_ir::Type::f32([]));
+        let mean = builder.total(entropy).and_then(|t| builder.binary(nrl_ir::BinaryOp::Div, t, n));
+        let entropy = match mean {
+            Ok(v) => v,
+            Err(e) => return self.shape_error(e, &[at], at),
+        };
+        let (inputs, scalars) = (builder.inputs.clone(), builder.scalars.clone());
+        let graph = self.push_graph(
+            builder.finish(&[("loss", loss), ("entropy", entropy), ("logprob", lp)]),
+            GraphKind::Update { model },
+        );
+        let mut args = vec![samples];
+        for i in &inputs {
+            if !args.contains(&i.from) {
+                args.push(i.from);
+            }
+        }
+        self.check_updates(samples, updates, u)?;
+        let temperature = self.temperature_of(samples);
+        let stage = Stage::Update {
+            model,
+            optimizer,
+            graph,
+            inputs,
+            temperature,
+            updates,
+            epochs,
+            tokens,
+            scalars,
+        };
+        self.stage("update", stage, args, u.model.span);
+        Ok(())
+    }
+
+    /// Temperature of the samples that a binding makes.
+    fn temperature_of(&self, samples: usize) -> f64 {
+        match &self.stages[samples].stage {
+            Stage::Generate { sampling, .. } if sampling.temperature > 0.0 => sampling.temperature,
+            _ => 1.0,
+        }
+    }
+
+    /// Samples per step must be shared evenly by the updates, and by the data-parallel ranks.
+    fn check_updates(&mut self, samples: usize, updates: usize, u: &'a ast::Update) -> El<()> {
+        let (count, made) = match &self.stages[samples].stage {
+            Stage::Generate { copies, .. } => {
+                let prompts = self.stages[samples].args.first().map(|p| &self.stages[*p].stage);
+                let Some(Stage::Take { count, .. }) = prompts else { return Ok(()) };
+                (count * copies, format!("{count} prompts * {copies} samples"))
+            }
+            Stage::Take { count, .. } => (*count, format!("{count} samples")),
+            _ => return Ok(()),
+        };
+        if count % updates != 0 {
+            let span = u.updates.as_ref().map_or(u.model.span, |e| e.span);
+            let legal: Vec<String> =
+                (1..=count.min(64)).filter(|n| count % n == 0).map(|n| n.to_string()).collect();
+            return self.fail(
+                Diagnostic::error(
+                    "batch-not-divisible",
+                    format!("{made} = {count} cannot be cut into {updates} equal updates"),
+                )
+                .label(span, format!("{updates} updates"))
+                .help(format!("numbers of updates that divide it: {}", legal.join(", "))),
+            );
+        }
+        Ok(())
+    }
+
+    /// A batch must be shared evenly by the ranks that split sequences.
+    fn check_batches(&mut self) {
+        let mut found = vec![];
+        for phase in &self.out.program.phases {
+            for b in &phase.step {
+                let Stage::Update { model, updates, .. } = &b.stage else { continue };
+                let Some(model) = self.out.program.models.get(*model) else { continue };
+                let mesh = &self.out.program.meshes[model.mesh].1;
+                let ranks = mesh.size("dp") * mesh.size("fsdp");
+                let samples = b.args.first().map(|s| &phase.step[*s]);
+                let count = match samples.map(|s| (&s.stage, &s.args)) {
+                    Some((Stage::Generate { copies, .. }, args)) => {
+                        match args.first().map(|p| &phase.step[*p].stage) {
+                            Some(Stage::Take { count, .. }) => count * copies,
+                            _ => continue,
+                        }
+                    }
+                    Some((Stage::Take { count, .. }, _)) => *count,
+                    _ => continue,
+                };
+                let per = count / (*updates).max(1);
+                if per % ranks.max(1) != 0 {
+                    found.push((per, ranks, b.line));
+                }
+            }
+        }
+        for (per, ranks, line) in found {
+            let legal: Vec<String> =
+                (1..=per.min(64)).filter(|n| per % n == 0).map(|n| n.to_string()).collect();
+            let span = self.line_span(line);
+            self.problems.push(
+                Diagnostic::error(
+                    "batch-not-divisible",
+                    format!(
+                        "an update of {per} samples cannot be shared by {ranks} data-parallel ranks"
+                    ),
+                )
+                .label(span, format!("{per} samples per update"))
+                .help(format!("make dp one of {}, or change the batch", legal.join(", "))),
+            );
+        }
+    }
+
+    fn line_span(&self, line: u32) -> Span {
+        let source = self.modules.get(ModuleId(0)).source;
+        let Some(s) = self.sources.get(source) else { return Span::default() };
+        let text = s.line(line as usize);
+        let start = s
+            .text()
+            .lines()
+            .take(line.saturating_sub(1) as usize)
+            .map(|l| l.len() + 1)
+            .sum::<usize>();
+        let indent = text.len() - text.trim_start().len();
+        Span::new(source, start + indent, start + text.len())
+    }
+
+    fn checkpoint(&mut self, env: &Env<'a>, c: &'a ast::Checkpoint, span: Span) -> El<()> {
+        let keep = match &c.keep {
+            Some(e) => {
+                let v = self.expr(env, e)?;
+                self.whole(&v, e.span, "the number of checkpoints")?
+            }
+            None => 1,
+        };
+        let by = match &c.by {
+            Some(e) => match self.expr(env, e)? {
+                Val::Metric(m) => {
+                    const KNOWN: [&str; 6] =
+                        ["accuracy", "reward", "pass_at_k", "length", "truncated", "failed"];
+                    let key = m.rsplit('.').next().unwrap_or("");
+                    if !KNOWN.contains(&key) {
+                        let help = nrl_base::did_you_mean(key, KNOWN)
+                            .unwrap_or_else(|| format!("a report has {}", KNOWN.join(", ")));
+                        return self.fail(
+                            Diagnostic::error(
+                                "unknown-metric",
+                                format!(
+                                    "checkpoints are kept by `{m}`, which no evaluation reports"
+                                ),
+                            )
+                            .label(e.span, "not reported")
+                            .help(help),
+                        );
+                    }
+                    Some(m)
+                }
+                v => {
+                    let kind = v.kind();
+                    return self.error(
+                        "wrong-type",
+                        e.span,
+                        format!("`by` takes a metric such as `test.accuracy`, not {kind}"),
+                        format!("this is {kind}"),
+                    );
+                }
+            },
+            None => None,
+        };
+        self.stage("checkpoint", Stage::Checkpoint { keep, by }, vec![], span);
+        Ok(())
+    }
+}
+
+/// The pieces of a phase as written.
+#[derive(Default)]
+struct PhaseParts<'a> {
+    step: Option<(&'a ast::Block, Env<'a>)>,
+    every: Vec<(&'a ast::Timed, Env<'a>)>,
+    halts: Vec<&'a ast::Halt>,
+}
+
+/// Names an expression starts from.
+fn first_names(e: &ast::Expr, out: &mut BTreeSet<String>) {
+    match &e.kind {
+        ast::ExprKind::Name(n) => {
+            out.insert(n.clone());
+        }
+        ast::ExprKind::Binary { lhs, rhs, .. } => {
+            first_names(lhs, out);
+            first_names(rhs, out);
+        }
+        ast::ExprKind::Unary { operand, .. } => first_names(operand, out),
+        ast::ExprKind::Field { base, .. } => first_names(base, out),
+        ast::ExprKind::Of { part, .. } => first_names(part, out),
+        _ => {}
+    }
+}

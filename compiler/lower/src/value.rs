@@ -1,0 +1,279 @@
+//! Values of elaboration: what an expression of a recipe is at check time.
+//!
+//! Elaboration evaluates what it can. What only the run knows becomes a node of one of three
+//! programs: a host expression, a value of the tensor graph being built, or a binding of the step.
+
+use std::rc::Rc;
+
+use indexmap::IndexMap;
+use nrl_base::Span;
+use nrl_ir::host::{self, HostType, Value};
+use nrl_ir::program::{BindingId, Sampling};
+use nrl_ir::{DimId, ParamId, ValueId};
+use nrl_syntax::ast;
+
+use crate::intrinsic::Intrinsic;
+use crate::modules::ModuleId;
+use crate::units::Unit;
+
+/// One value. `'a` is the life of the loaded modules.
+#[derive(Clone, Debug)]
+pub enum Val<'a> {
+    /// Known now. Numbers may have a unit.
+    Const(Value, Unit),
+    /// Known when the host runs it.
+    Host(host::Expr, HostType),
+    /// A value of the tensor graph being built.
+    Tensor(Tensor),
+    /// A tensor that an earlier line of the step makes.
+    Step(StepTensor),
+    /// A scalar tensor that may be minimised.
+    Loss(ValueId),
+    List(Vec<Val<'a>>),
+    Tuple(Vec<Val<'a>>),
+    Record(IndexMap<String, Val<'a>>),
+    /// `leave_one_out` of an enum.
+    Variant {
+        of: &'a ast::Item,
+        name: String,
+    },
+    Range(f64, f64),
+    Closure(Rc<Closure<'a>>),
+    /// A function, model, record, enum or plan by its definition.
+    Item(ModuleId, &'a ast::Item),
+    Module(ModuleId),
+    Intrinsic(&'static Intrinsic),
+    /// `x.f`: the intrinsic `f` with its first argument.
+    Method(Box<Val<'a>>, &'static Intrinsic),
+    Dim(DimId),
+    /// A parameter of the model being elaborated.
+    Param(ParamId),
+    /// The `repeat` of a model, and one of its iterations.
+    Layers(Rc<Layers>),
+    Layer(Rc<Layers>),
+    Cluster {
+        ranks: Option<usize>,
+    },
+    Mesh(usize),
+    Plan(PlanRules),
+    Data(usize),
+    Prompts {
+        binding: BindingId,
+    },
+    Samples(Samples),
+    Model(usize),
+    Optimizer(usize),
+    Generator(usize, Sampling),
+    /// What `evaluate` reports, by binding name.
+    Report(String),
+    /// A number the report holds: `test.accuracy`.
+    Metric(String),
+    /// `rest`, or `rest of context`.
+    Rest,
+    /// What stands after an error; using it is not another error.
+    Poison,
+}
+
+/// A value of the graph being built.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    pub id: ValueId,
+    /// `[seq]` mask of rewards that did not fail, for values made from rewards.
+    pub valid: Option<ValueId>,
+}
+
+/// Dims of a value that flows along the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepShape {
+    Act,
+    Seq,
+    Group,
+    Scalar,
+}
+
+/// A tensor bound in the step.
+#[derive(Clone, Debug)]
+pub struct StepTensor {
+    pub binding: BindingId,
+    pub field: Option<String>,
+    pub shape: StepShape,
+    pub valid: Validity,
+    /// The samples it is about, when it has their dims.
+    pub samples: Option<BindingId>,
+}
+
+/// Where the mask of valid samples comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Validity {
+    All,
+    /// Field `valid` of the reward.
+    Field,
+    /// Another binding.
+    Binding(BindingId),
+}
+
+/// A batch of samples.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    pub binding: BindingId,
+    /// Their sampling distribution; none for supervised data.
+    pub sampling: Option<Sampling>,
+}
+
+/// The parameters of a `repeat`.
+#[derive(Debug)]
+pub struct Layers {
+    pub name: String,
+    pub count: usize,
+    pub params: IndexMap<String, Option<ParamId>>,
+}
+
+/// A lambda and the names it sees.
+#[derive(Debug)]
+pub struct Closure<'a> {
+    pub params: &'a [ast::Name],
+    pub body: &'a ast::Expr,
+    pub env: Env<'a>,
+}
+
+/// Layout rules of a plan, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PlanRules {
+    pub dims: Vec<DimRule>,
+    pub paths: Vec<PathRule>,
+    pub state: Option<(StateMode, Vec<String>, Span)>,
+    pub recompute: Option<(String, Span)>,
+}
+
+/// `q, kv: @tp`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DimRule {
+    pub dim: String,
+    pub axes: Vec<String>,
+    pub span: Span,
+    /// Written by the user, not by the library: matching nothing is an error.
+    pub own: bool,
+}
+
+/// `layers[*].wo: [d, q@tp, hd]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathRule {
+    pub param: String,
+    pub dims: Vec<(String, Vec<String>)>,
+    pub span: Span,
+}
+
+/// What of the optimizer's work is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateMode {
+    Zero1,
+    Zero3,
+}
+
+/// Names in scope, innermost first; sharing tails.
+#[derive(Clone, Debug)]
+pub struct Env<'a> {
+    pub module: ModuleId,
+    names: Option<Rc<Bound<'a>>>,
+}
+
+#[derive(Debug)]
+struct Bound<'a> {
+    name: String,
+    val: Val<'a>,
+    next: Option<Rc<Bound<'a>>>,
+}
+
+impl<'a> Env<'a> {
+    pub fn new(module: ModuleId) -> Env<'a> {
+        Env { module, names: None }
+    }
+
+    /// Binds `name`, hiding an earlier one.
+    pub fn bind(&mut self, name: &str, val: Val<'a>) {
+        self.names = Some(Rc::new(Bound { name: name.into(), val, next: self.names.take() }));
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Val<'a>> {
+        self.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+    }
+
+    /// Names and values, innermost first.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Val<'a>)> {
+        std::iter::successors(self.names.as_deref(), |b| b.next.as_deref())
+            .map(|b| (b.name.as_str(), &b.val))
+    }
+}
+
+impl<'a> Val<'a> {
+    pub fn num(x: f64) -> Val<'a> {
+        Val::Const(Value::Num(x), Unit::none())
+    }
+
+    pub fn none() -> Val<'a> {
+        Val::Const(Value::None, Unit::none())
+    }
+
+    pub fn bool(b: bool) -> Val<'a> {
+        Val::Const(Value::Bool(b), Unit::none())
+    }
+
+    pub fn text(s: &str) -> Val<'a> {
+        Val::Const(Value::text(s), Unit::none())
+    }
+
+    pub fn constant(v: Value) -> Val<'a> {
+        Val::Const(v, Unit::none())
+    }
+
+    pub fn is_none(&self) -> bool {
+        matches!(self, Val::Const(Value::None, _))
+    }
+
+    /// Kind of value, in user words.
+    pub fn kind(&self) -> String {
+        match self {
+            Val::Const(Value::Num(_), u) if !u.is_none() => format!("a quantity in {u}"),
+            Val::Const(v, _) => match v {
+                Value::None => "none".into(),
+                v => format!("a {}", v.kind()),
+            },
+            Val::Host(_, t) => format!("a {} known at run time", t.describe()),
+            Val::Tensor(_) | Val::Step(_) | Val::Param(_) => "a tensor".into(),
+            Val::Loss(_) => "a loss".into(),
+            Val::List(_) => "a list".into(),
+            Val::Tuple(_) => "a tuple".into(),
+            Val::Record(_) => "a record".into(),
+            Val::Variant { of, .. } => {
+                format!("a {}", of.name().map_or("variant", |n| n.text.as_str()))
+            }
+            Val::Range(..) => "a range".into(),
+            Val::Closure(_) => "a function".into(),
+            Val::Item(_, i) => match &i.kind {
+                ast::ItemKind::Fn(_) | ast::ItemKind::ExternFn(_) => "a function".into(),
+                ast::ItemKind::Model(_) => "a model definition".into(),
+                ast::ItemKind::Record(_) => "a record type".into(),
+                ast::ItemKind::Enum(_) => "an enum".into(),
+                ast::ItemKind::Plan(_) | ast::ItemKind::PlanFor(_) => "a plan".into(),
+                _ => "a definition".into(),
+            },
+            Val::Module(_) => "a module".into(),
+            Val::Intrinsic(_) | Val::Method(..) => "a function".into(),
+            Val::Dim(_) => "a dim".into(),
+            Val::Layers(_) | Val::Layer(_) => "layers of a model".into(),
+            Val::Cluster { .. } => "a cluster".into(),
+            Val::Mesh(_) => "a mesh".into(),
+            Val::Plan(_) => "a plan".into(),
+            Val::Data(_) => "a data set".into(),
+            Val::Prompts { .. } => "a batch of prompts".into(),
+            Val::Samples(_) => "a batch of samples".into(),
+            Val::Model(_) => "a model".into(),
+            Val::Optimizer(_) => "an optimizer".into(),
+            Val::Generator(..) => "a generator".into(),
+            Val::Report(_) => "a report".into(),
+            Val::Metric(_) => "a metric".into(),
+            Val::Rest => "`rest`".into(),
+            Val::Poison => "nothing".into(),
+        }
+    }
+}
