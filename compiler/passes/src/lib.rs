@@ -8,8 +8,10 @@ mod emit;
 mod grad;
 mod rename;
 mod report;
+mod shard;
 mod simplify;
 
 pub use grad::{Recompute, grad};
-pub use report::{Problem, Report, Split};
+pub use report::{Origin, Problem, Report, Split};
+pub use shard::{DimRule, PathRule, Rules, Sharded, State, shard};
 pub use simplify::{Stage, simplify};

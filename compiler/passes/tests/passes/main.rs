@@ -4,3 +4,4 @@ mod common;
 mod gradients;
 mod llama;
 mod rewrites;
+mod sharding;

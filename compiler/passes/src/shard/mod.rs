@@ -1,0 +1,130 @@
+//! Local shapes and collectives.
+//!
+//! Takes a graph with global shapes and gives the one that every rank of a mesh runs. The layout of
+//! a value follows from its dims alone: each dim is split as the table of [`Rules`] says, in every
+//! value; a parameter whose own rule differs is brought to that layout where it is used. What an op
+//! owes after it ran on parts is paid by a collective with a reason. Sequences are split over the
+//! batch axes by what the host binds: gradients stay owed a sum over them, other numbers without
+//! ragged dims are summed where an op, or an output, needs the whole of them.
+
+mod batch;
+mod layout;
+mod local;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nrl_ir::plan::ParamLayout;
+use nrl_ir::{Graph, Mesh};
+
+use crate::rename;
+use crate::report::{Problem, Report};
+
+/// How a plan cuts a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rules {
+    /// Dim name to mesh axes, in order: per tensor a row applies if its axes are still free.
+    pub dims: Vec<DimRule>,
+    /// Rules for one dim of one parameter; they beat `dims`.
+    pub paths: Vec<PathRule>,
+    /// Axes over which sequences are split.
+    pub batch: Vec<String>,
+    pub state: State,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct DimRule {
+    pub dim: String,
+    pub axes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathRule {
+    /// Path of the parameter, `layers.wo`; `layers[*].wo` is the same.
+    pub path: String,
+    pub dim: String,
+    /// None: the dim stays whole in this parameter.
+    pub axes: Vec<String>,
+}
+
+/// Where optimizer state lives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum State {
+    /// On every rank.
+    #[default]
+    Whole,
+    /// Cut flat over these axes.
+    Zero1(Vec<String>),
+    /// Cut flat over these axes, and the weights with it.
+    Zero3(Vec<String>),
+}
+
+/// What [`shard`] gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sharded {
+    pub graph: Graph,
+    /// One per parameter.
+    pub layouts: Vec<ParamLayout>,
+    /// The collectives by reason.
+    pub report: Report,
+    /// Rules that no dim or parameter of this graph matches, as written.
+    pub unused: Vec<String>,
+}
+
+/// The program of each rank of `mesh` under `rules`.
+///
+/// Outputs are whole: gathered over axes that split their static dims, and summed over the batch
+/// axes if they have no ragged dim. Problems: `heads-not-divisible`, `dim-not-divisible`,
+/// `axis-used-twice`, `dim-kept-whole`, `unknown-axis`.
+pub fn shard(graph: &Graph, mesh: &Mesh, rules: &Rules) -> Result<Sharded, Vec<Problem>> {
+    let (layout, unused) = layout::Layout::new(graph, mesh, rules)?;
+    let mut g = graph.clone();
+    let body = std::mem::take(&mut g.body);
+    let class = batch::classes(&g, &body);
+    let mut uses = BTreeMap::new();
+    count_uses(&body, &mut uses);
+    let layouts = layout.param_layouts(&g, rules, mesh);
+    let mut ctx = local::Ctx::new(g, mesh, layout, class, uses, &layouts, &rules.batch);
+    ctx.cut_dims();
+    let body = ctx.graph_body(body).map_err(|p| vec![p])?;
+    let (mut g, report) = ctx.finish();
+    g.body = body;
+    let mut seen = BTreeSet::new();
+    let mut twice = vec![];
+    axes_used_twice(&g, mesh, &mut seen, &mut twice);
+    if !twice.is_empty() {
+        return Err(twice);
+    }
+    rename::compact(&mut g);
+    Ok(Sharded { graph: g, layouts, report, unused })
+}
+
+fn count_uses(block: &nrl_ir::Block, uses: &mut BTreeMap<nrl_ir::ValueId, usize>) {
+    block.walk(&mut |n| {
+        n.args.iter().for_each(|v| *uses.entry(*v).or_default() += 1);
+        if let nrl_ir::Op::Scan { scan } = &n.op {
+            scan.body.results.iter().for_each(|v| *uses.entry(*v).or_default() += 1);
+        }
+    });
+    block.results.iter().for_each(|v| *uses.entry(*v).or_default() += 1);
+}
+
+/// No value may have two dims that one axis splits.
+fn axes_used_twice(g: &Graph, mesh: &Mesh, seen: &mut BTreeSet<String>, problems: &mut Vec<Problem>) {
+    g.body.walk(&mut |node| {
+        for v in &node.outs {
+            let mut taken: Vec<(&str, &str)> = vec![];
+            for d in g.dims_of(*v) {
+                let Some(shard) = &g.dims.get(*d).shard else { continue };
+                for axis in shard.axes.iter().filter(|a| mesh.size(a) > 1) {
+                    if let Some((_, other)) = taken.iter().find(|(a, _)| a == axis) {
+                        let text = format!("axis `{axis}` splits both `{other}` and `{}` of one value", g.dims.name(*d));
+                        if seen.insert(text.clone()) {
+                            problems.push(Problem::new("axis-used-twice", text, node.origin));
+                        }
+                    }
+                    taken.push((axis, g.dims.name(*d)));
+                }
+            }
+        }
+    });
+}
