@@ -31,13 +31,9 @@ impl Layout {
         }
         let mut dims = BTreeMap::new();
         for d in used_dims(g) {
-            let of_params = || {
-                let pairs = g.params.iter().zip(&params);
-                pairs.flat_map(|(p, axes)| p.dims.iter().zip(axes)).find(|(x, axes)| **x == d && !axes.is_empty())
-            };
             let axes = match by_name(d) {
                 Some(rule) => live(&rule.axes),
-                None => of_params().map_or(vec![], |(_, axes)| axes.clone()),
+                None => agreed(g, &params, d),
             };
             if !axes.is_empty() && !g.dims.is_ragged(d) {
                 dims.insert(d, axes);
@@ -212,6 +208,14 @@ fn param_axes(
         }
     }
     out.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// The split that every parameter with dim `d` has by its own rule; none if they differ.
+fn agreed(g: &Graph, params: &[Vec<Vec<String>>], d: DimId) -> Vec<String> {
+    let pairs = g.params.iter().zip(params).flat_map(|(p, axes)| p.dims.iter().zip(axes));
+    let mut splits = pairs.filter(|(x, _)| **x == d).map(|(_, axes)| axes);
+    let first = splits.next().cloned().unwrap_or_default();
+    if splits.all(|s| *s == first) { first } else { vec![] }
 }
 
 fn unknown_axes(mesh: &Mesh, rules: &Rules) -> Vec<Problem> {

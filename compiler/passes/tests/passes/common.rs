@@ -70,8 +70,8 @@ pub fn bind_loss(g: &Graph, i: &Ids, batch: &[Sequence], tokens: usize) -> Bindi
         .iter()
         .map(|input| {
             let data = by_name.get(input.name.as_str()).cloned().unwrap_or_default();
-            let shape: Vec<usize> =
-                input.ty.dims.iter().map(|d| offsets[d][offsets[d].len() - 1]).collect();
+            let count = |d: &DimId| offsets.get(d).map_or(0, |o| o[o.len() - 1]);
+            let shape: Vec<usize> = input.ty.dims.iter().map(count).collect();
             Tensor::new(shape, data)
         })
         .collect();
