@@ -365,28 +365,35 @@ impl<'a> Ctx<'a> {
         self.push(Op::Binary { op: BinaryOp::Mul }, vec![v, c], ty, out, origin)
     }
 
-    /// `v` with each dim replaced by the one in `target`: another split of the same dim.
-    fn relayout(&mut self, mut v: ValueId, target: &[DimId], name: &str, out: &mut Vec<Node>, origin: Origin) -> ValueId {
-        for (i, to) in target.iter().enumerate() {
-            let from = self.g.dims_of(v)[i];
-            if from == *to {
-                continue;
+    /// `v` with each dim replaced by the one in `target`: another split of the same dim. Gathers come
+    /// first, so that no axis ever splits two dims.
+    fn relayout(
+        &mut self,
+        mut v: ValueId,
+        target: &[DimId],
+        name: &str,
+        out: &mut Vec<Node>,
+        origin: Origin,
+    ) -> ValueId {
+        let source = self.g.dims_of(v).to_vec();
+        let moved: Vec<(usize, DimId, DimId)> =
+            source.iter().zip(target).enumerate().filter(|(_, (a, b))| a != b).map(|(i, (a, b))| (i, *a, *b)).collect();
+        let reason = |g: &Graph, d: DimId| format!("`{name}` has its own split of `{}`", g.dims.name(d));
+        for (_, from, to) in &moved {
+            if let Some(shard) = self.g.dims.get(*from).shard.clone() {
+                let full = if self.g.dims.get(*to).shard.is_none() { *to } else { self.variant(*from, &[]) };
+                v = self.gather(v, *from, full, &shard.axes, reason(&self.g, *from), out, origin);
             }
-            let base = if self.layout.dims.contains_key(&from) || !self.variants.values().any(|x| *x == from) { from } else { *to };
-            let reason = format!("`{name}` has its own split of `{}`", self.g.dims.name(from));
-            let mut at = from;
-            if let Some(shard) = self.g.dims.get(from).shard.clone() {
-                let full = if self.g.dims.get(*to).shard.is_none() { *to } else { self.variant(base, &[]) };
-                v = self.gather(v, from, full, &shard.axes, reason.clone(), out, origin);
-                at = full;
-            }
+        }
+        for (i, from, to) in &moved {
             if let Some(shard) = self.g.dims.get(*to).shard.clone() {
                 // All ranks hold the same numbers: their share of the sum is a slice.
                 v = self.scale(v, 1.0 / self.mesh.size_over(&shard.axes) as f64, out, origin);
                 let mut ty = self.g.ty(v).clone();
-                ty.dims[i] = *to;
+                let whole = std::mem::replace(&mut ty.dims[*i], *to);
+                let reason = reason(&self.g, *from);
                 self.report.count(format!("reduce_scatter over {}: {reason}", shard.axes.join(", ")));
-                let op = Op::ReduceScatter { dim: at, part: *to, axes: shard.axes, reason };
+                let op = Op::ReduceScatter { dim: whole, part: *to, axes: shard.axes, reason };
                 v = self.push(op, vec![v], ty, out, origin);
             }
         }
