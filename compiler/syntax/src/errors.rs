@@ -203,16 +203,15 @@ fn advice(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> O
 }
 
 fn span(piece: &Piece<'_>, at: usize, length: usize) -> Span {
-    let start = piece.span.start as usize + at;
-    let last = piece.original.len();
-    // An empty range shows nothing: point at the character before the end instead.
-    if length == 0 && at > 0 && at >= last.min(piece.masked.len()) {
-        let back = piece.original.get(..last).and_then(|s| s.trim_end().chars().next_back());
-        let width = back.map_or(0, char::len_utf8);
-        let end = piece.span.start as usize + piece.original.trim_end().len();
-        return Span::new(piece.span.source, end - width, end);
+    let (source, start) = (piece.span.source, piece.span.start as usize);
+    let text = piece.original.trim_end();
+    if at < text.len() {
+        let end = (at + length.max(1)).min(text.len());
+        return Span::new(source, start + at, start + end);
     }
-    Span::new(piece.span.source, start, start + length.max(1))
+    // Nothing is left to point at: point at the last character instead.
+    let last = text.chars().next_back().map_or(0, char::len_utf8);
+    Span::new(source, start + text.len() - last, start + text.len())
 }
 
 /// What people write who come from other languages.

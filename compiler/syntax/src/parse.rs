@@ -1,6 +1,6 @@
 //! Parsing: the whole file, or one expression, type or override.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use nrl_base::{Diagnostic, Problems, SourceId, Span};
 use nrl_grammar::Grammar;
@@ -40,9 +40,20 @@ pub fn parse(source: SourceId, text: &str) -> (File, Vec<Diagnostic>) {
         let build = |build: &mut Build<'_>, pair: Pair<'_, _>| build.item(pair);
         file.items.extend(read(source, text, &piece, &masked.docs, &mut found, build));
     }
-    found.truncate(MOST);
-    problems.extend(found);
+    let first = first_causes(text, problems.as_slice(), found);
+    problems.extend(first.into_iter().take(MOST));
     (file, problems.into_sorted())
+}
+
+/// Leaves out what is found on a line whose characters were already reported.
+fn first_causes(text: &str, known: &[Diagnostic], found: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let line = |d: &Diagnostic| {
+        let start = d.span().map_or(0, |span| span.start as usize);
+        text.get(..start).and_then(|before| before.rfind('\n')).map_or(0, |at| at + 1)
+    };
+    let characters = known.iter().filter(|d| d.code != "unbalanced-bracket").map(line);
+    let characters: HashSet<usize> = characters.collect();
+    found.into_iter().filter(|d| !characters.contains(&line(d))).collect()
 }
 
 /// Reads a file that may not be text at all.

@@ -54,41 +54,64 @@ struct Line {
 }
 
 fn lines(tokens: &[Token], text: &str) -> Vec<Line> {
-    let mut lines = Vec::new();
-    let mut line = Line::default();
-    let mut empty = 0;
-    for token in tokens {
+    let mut lines = Lines::default();
+    for (at, token) in tokens.iter().enumerate() {
         match token.kind {
-            TokenKind::Newline if line.tokens.is_empty() && line.comment.is_none() => empty += 1,
-            TokenKind::Newline => {
-                lines.push(std::mem::take(&mut line));
-                empty = 0;
-            }
-            kind => {
-                line.spaced = empty > 0 && !lines.is_empty();
-                match kind {
-                    TokenKind::Comment => line.comment = Some(*token),
-                    _ => line.tokens.push(*token),
+            TokenKind::Newline => lines.end(),
+            TokenKind::Comment => lines.line.comment = Some(*token),
+            TokenKind::Symbol if token.text(text) == ";" => {
+                let next = tokens.get(at + 1).map(|next| next.kind);
+                let useless = matches!(
+                    next,
+                    None | Some(TokenKind::Newline | TokenKind::Comment | TokenKind::Close)
+                );
+                if lines.depth == 0 && !useless {
+                    lines.end();
+                } else if !useless && next.is_some() && tokens[at + 1].text(text) != ";" {
+                    lines.line.tokens.push(*token);
                 }
             }
+            kind => {
+                match kind {
+                    TokenKind::Open => lines.depth += 1,
+                    TokenKind::Close => lines.depth = lines.depth.saturating_sub(1),
+                    _ => {}
+                }
+                lines.line.tokens.push(*token);
+            }
         }
     }
-    if !line.tokens.is_empty() || line.comment.is_some() {
-        lines.push(line);
-    }
-    for line in &mut lines {
-        while line.tokens.last().is_some_and(|token| token.text(text) == ";") {
-            line.tokens.pop();
+    lines.end();
+    lines.done
+}
+
+#[derive(Default)]
+struct Lines {
+    done: Vec<Line>,
+    line: Line,
+    depth: usize,
+    /// Whether an empty line came since the last one that was not.
+    empty: bool,
+}
+
+impl Lines {
+    fn end(&mut self) {
+        let mut line = std::mem::take(&mut self.line);
+        if line.tokens.is_empty() && line.comment.is_none() {
+            self.empty = true;
+            return;
         }
+        line.spaced = std::mem::take(&mut self.empty) && !self.done.is_empty();
+        self.done.push(line);
     }
-    lines.retain(|line| !line.tokens.is_empty() || line.comment.is_some());
-    lines
 }
 
 /// A bracket that is open, the indent of its line, and whether it holds lines.
 struct Frame {
     indent: usize,
     braces: bool,
+    /// Whether commas separate what it holds.
+    fields: bool,
 }
 
 /// One printed line.
@@ -134,6 +157,9 @@ impl Printer<'_> {
             return false;
         }
         let before = self.masked.get(..token.start).unwrap_or("").trim_end_matches(' ');
+        if before.ends_with(',') && self.frames.last().is_some_and(|frame| frame.fields) {
+            return false;
+        }
         !before.ends_with(['\n', ';', '{']) && !before.is_empty() && !self.starts_item(token)
     }
 
@@ -171,8 +197,9 @@ impl Printer<'_> {
         for token in &line.tokens {
             match token.kind {
                 TokenKind::Open => {
-                    let braces = token.text(self.text) == "{";
-                    self.frames.push(Frame { indent, braces });
+                    let mark = self.marks.at(token.start);
+                    let braces = token.text(self.text) == "{" && mark != Some(Mark::TightBrace);
+                    self.frames.push(Frame { indent, braces, fields: mark == Some(Mark::Fields) });
                 }
                 TokenKind::Close => {
                     self.frames.pop();
@@ -241,7 +268,8 @@ impl Printer<'_> {
     /// Parts of a line that is too long, each with whether it goes on with the part before.
     fn split(&self, line: &Line) -> Option<Vec<(Line, bool)>> {
         let tokens = &line.tokens;
-        let cuts = self.block_cuts(tokens).or_else(|| self.pipe_cuts(tokens));
+        let cuts = self.block_cuts(tokens).or_else(|| self.cuts_before(tokens, &["|"]));
+        let cuts = cuts.or_else(|| self.cuts_before(tokens, &["+", "-"]));
         let cuts = cuts.or_else(|| self.bracket_cuts(tokens))?;
         let goes_on = tokens.first().is_some_and(|token| self.goes_on(token));
         let mut parts: Vec<(Line, bool)> = Vec::new();
@@ -264,15 +292,19 @@ impl Printer<'_> {
         (parts.len() > 1).then_some(parts)
     }
 
-    /// Before each `|` outside brackets.
-    fn pipe_cuts(&self, tokens: &[Token]) -> Option<Vec<Cut>> {
+    /// Before each of the operators that stands outside brackets.
+    fn cuts_before(&self, tokens: &[Token], operators: &[&str]) -> Option<Vec<Cut>> {
         let mut cuts = Vec::new();
         let mut depth = 0usize;
         for (at, token) in tokens.iter().enumerate() {
             match token.kind {
                 TokenKind::Open => depth += 1,
                 TokenKind::Close => depth = depth.checked_sub(1)?,
-                _ if depth == 0 && at > 0 && token.text(self.text) == "|" => {
+                _ if depth == 0
+                    && at > 0
+                    && operators.contains(&token.text(self.text))
+                    && self.marks.at(token.start) != Some(Mark::Unary) =>
+                {
                     cuts.push(Cut { at, goes_on: true });
                 }
                 _ => {}
@@ -292,7 +324,8 @@ impl Printer<'_> {
             return None;
         }
         let mut cuts = vec![Cut { at: open + 1, goes_on: false }];
-        cuts.extend(self.level(tokens, open, close, ";"));
+        let fields = self.marks.at(tokens[open].start) == Some(Mark::Fields);
+        cuts.extend(self.level(tokens, open, close, if fields { "," } else { ";" }));
         cuts.push(Cut { at: close, goes_on: false });
         Some(cuts)
     }
@@ -427,3 +460,6 @@ fn join(out: &[Printed]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,8 @@ pub(super) enum Mark {
     Spaced,
     /// A brace without blanks inside: a record, the names of `use`.
     TightBrace,
+    /// A brace around parts that commas may separate.
+    Fields,
     /// Lines up with the same class on neighboring lines.
     Column(Class),
 }
@@ -92,6 +94,11 @@ impl Marks {
                 if let (Some(open), Some(close)) = (text.find('{'), text.rfind('}')) {
                     self.set(start + open, Mark::TightBrace);
                     self.set(start + close, Mark::TightBrace);
+                }
+            }
+            (Rule::record_item | Rule::enum_item | Rule::arms, _) => {
+                if let Some(open) = pair.as_str().find('{') {
+                    self.set(start + open, Mark::Fields);
                 }
             }
             (Rule::assign, Rule::bind | Rule::mesh | Rule::pool) => {
