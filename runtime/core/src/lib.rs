@@ -15,3 +15,4 @@ pub mod text;
 pub mod weights;
 pub mod checkpoint;
 pub mod metrics;
+pub mod eval;

@@ -1,7 +1,469 @@
-//! The run loop.
+//! The run: phases of steps, with evaluations, checkpoints, halts and a way back.
+//!
+//! In: a compiled program, an engine, options. Out: a directory with metrics, samples, checkpoints and the final model.
+//! A step is bindings in order ([`stage`]); what each computes is in [`compute`]; the loop here counts steps, opens and
+//! closes phases and saves. A resumed run equals an uninterrupted one bit for bit: everything that a step depends on is
+//! in the weights, the optimizer states, the data positions and the step's number.
 
 pub mod compute;
 pub mod error;
+pub mod machine;
 pub mod optimizer;
+pub mod output;
 pub mod pack;
+pub mod save;
+pub mod source;
+pub mod stage;
 pub mod value;
+pub mod watch;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use nrl_ir::program::{Binding, Phase, Program, Sampling, Stage};
+
+use crate::checkpoint::keep::Keep;
+use crate::checkpoint::space::{BYTES_PER_PARAM, Space, Verdict};
+use crate::checkpoint::state::Saved;
+use crate::engine::Engine;
+use crate::files::write_file;
+use crate::rank::Compiled;
+use crate::reward::Scorer;
+use crate::rng::Stream;
+use crate::run::error::{Outcome, RunError};
+use crate::run::machine::{Machine, trained_models};
+use crate::run::output::{Output, next_dir};
+use crate::run::save::{Context, Progress, export_model};
+use crate::run::stage::{Pass, Place, Shop, data_of, job, open_data};
+use crate::run::value::Held;
+use crate::run::watch::{Event, Shown, StepReport, Summary, Watch};
+
+/// How to run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Directory of the run instead of the next free number under `root`.
+    pub out: Option<PathBuf>,
+    /// Where numbered runs are: `runs`.
+    pub root: PathBuf,
+    /// `latest`, a run or a checkpoint to go on from.
+    pub resume: Option<PathBuf>,
+    /// The recipe's text and `--set` overrides, kept with the run.
+    pub recipe: String,
+    pub overrides: Vec<String>,
+    /// Stop, with a checkpoint, after this many steps of the run.
+    pub steps: Option<u64>,
+    /// Set from outside to end after the step at hand.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Samples per step in rollouts.jsonl, and on the screen at the end.
+const SAMPLES: usize = 4;
+const SHOWN: usize = 3;
+
+/// Runs a program from its first step, or from a checkpoint.
+pub fn run(setup: Compiled, engine: &dyn Engine, options: &Options, watch: &mut dyn Watch) -> Outcome<Summary> {
+    let saved = options.resume.as_ref().map(|r| save::find(r, &options.root)).transpose()?;
+    let dir = directory(options, saved.as_ref())?;
+    let mut output = Output::open(&dir, saved.as_ref().map(|s| s.state.step))?;
+    check_space(&setup.program, &dir)?;
+    let mut shop = open_shop(setup, engine, true)?;
+    shop.machine.load_initial()?;
+    let progress = match &saved {
+        Some(saved) => save::restore(saved, &mut shop)?,
+        None => Progress::default(),
+    };
+    write_file(&dir.join("recipe.nrl"), options.recipe.as_bytes())?;
+    let program = shop.machine.program();
+    watch.event(Event::Started {
+        dir: &dir,
+        ranks: shop.machine.ranks.count(),
+        parameters: trained_models(program).iter().map(|m| parameters(program, *m)).sum(),
+        resumed: saved.as_ref().map(|s| s.state.step),
+        steps: total_steps(program),
+    });
+    for note in shop.data.iter().flatten().flat_map(|d| &d.notes) {
+        watch.event(Event::Note(note));
+    }
+    let resumed = saved.is_some();
+    let mut run = Run { shop, output: &mut output, options, watch, progress, start: Instant::now(), slowest: 0.0, noted: vec![] };
+    let stopped = run.phases(resumed)?;
+    run.finish(stopped)
+}
+
+/// Evaluates a program's models as they are in `checkpoint` (a run, a checkpoint of one, or a model directory).
+pub fn evaluate(
+    setup: Compiled,
+    engine: &dyn Engine,
+    checkpoint: Option<&Path>,
+) -> Outcome<Vec<(String, BTreeMap<String, f64>)>> {
+    let mut shop = open_shop(setup, engine, false)?;
+    shop.machine.load_initial()?;
+    if let Some(path) = checkpoint {
+        load_from(&mut shop.machine, path)?;
+    }
+    let setup = shop.machine.setup.clone();
+    let lists = setup.program.phases.iter().flat_map(|p| p.every.iter().map(|e| &e.stages).chain([&p.step]));
+    let evaluations: Vec<Binding> =
+        lists.flatten().filter(|b| matches!(b.stage, Stage::Evaluate { .. })).map(|b| Binding { args: vec![], ..b.clone() }).collect();
+    if evaluations.is_empty() {
+        return Err(RunError::new("nothing-to-evaluate", "the recipe has no `evaluate`")
+            .help("add `every 10 steps { test = evaluate(sampler, held_out, reward: score) }`"));
+    }
+    let mut results: Vec<(String, BTreeMap<String, f64>)> = vec![];
+    let place = Place { phase: 0, in_phase: 1, of_phase: 1, step: 1 };
+    let mut pass = Pass::new(&mut shop, &evaluations, place);
+    pass.run()?;
+    for (binding, held) in evaluations.iter().zip(&pass.held) {
+        if let (Held::Numbers(numbers), false) = (held, results.iter().any(|(n, _)| *n == binding.name)) {
+            results.push((binding.name.clone(), numbers.clone()));
+        }
+    }
+    Ok(results)
+}
+
+fn load_from(machine: &mut Machine, path: &Path) -> Outcome<()> {
+    if path.join("config.json").exists() {
+        for m in trained_models(&machine.setup.program.clone()) {
+            let source = machine::open(&machine.setup.program.models[m], path)?;
+            machine.load(m, crate::weights::Source::Files(source))?;
+        }
+        return Ok(());
+    }
+    save::restore_weights(&save::find(path, path)?, machine)
+}
+
+fn open_shop(setup: Compiled, engine: &dyn Engine, training: bool) -> Outcome<Shop> {
+    let machine = Machine::start(setup, engine)?;
+    let setup = machine.setup.clone();
+    let program = &setup.program;
+    let every = program.phases.iter().flat_map(|p| p.every.iter().map(|e| &e.stages[..]));
+    let steps = program.phases.iter().filter(|_| training).map(|p| &p.step[..]);
+    let lists: Vec<&[Binding]> = every.chain(steps).collect();
+    let wanted: Vec<usize> = lists.iter().flat_map(|l| data_of(l)).collect();
+    let data = program.data.iter().enumerate().map(|(i, d)| wanted.contains(&i).then(|| open_data(&machine, d)).transpose());
+    let data = data.collect::<Outcome<_>>()?;
+    let used: Vec<usize> = lists.iter().flat_map(|l| l.iter()).filter_map(reward_of).collect();
+    let scorers = program.rewards.iter().enumerate().map(|(i, r)| used.contains(&i).then(|| Scorer::start(r)).transpose());
+    let scorers = scorers.collect::<Outcome<_>>()?;
+    Ok(Shop { machine, data, scorers })
+}
+
+fn reward_of(binding: &Binding) -> Option<usize> {
+    match &binding.stage {
+        Stage::Reward { reward } | Stage::Evaluate { reward, .. } => Some(*reward),
+        _ => None,
+    }
+}
+
+fn directory(options: &Options, saved: Option<&Saved>) -> Outcome<PathBuf> {
+    if let Some(out) = &options.out {
+        return Ok(out.clone());
+    }
+    // runs/3/checkpoints/step-000100 goes on in runs/3.
+    let above = saved.and_then(|s| s.path.parent()?.parent().map(Path::to_path_buf));
+    above.map_or_else(|| next_dir(&options.root), Ok)
+}
+
+/// Refuses a run whose checkpoints cannot fit.
+fn check_space(program: &Program, dir: &Path) -> Outcome<()> {
+    let stages = program.phases.iter().flat_map(|p| p.every.iter().flat_map(|e| &e.stages));
+    let keep = stages.filter_map(|b| if let Stage::Checkpoint { keep, .. } = &b.stage { Some(*keep) } else { None }).max();
+    let Some(keep) = keep else { return Ok(()) };
+    let params: usize = trained_models(program).iter().map(|m| parameters(program, *m)).sum();
+    let Ok(space) = Space::at(dir, params as u64, BYTES_PER_PARAM, keep) else { return Ok(()) };
+    match (space.verdict(), space.problem(dir)) {
+        (Verdict::DoesNotFit, Some(problem)) => Err(RunError::new("disk-too-small", problem)),
+        _ => Ok(()),
+    }
+}
+
+fn parameters(program: &Program, model: usize) -> usize {
+    let model = &program.models[model];
+    let of = |(p, _, _): (usize, usize, String)| {
+        model.params[p].dims.iter().map(|d| model.dims.bound(*d)).product::<usize>()
+    };
+    crate::weights::tensors(&model.params).map(of).sum()
+}
+
+fn total_steps(program: &Program) -> u64 {
+    program.phases.iter().map(|p| p.steps as u64).sum()
+}
+
+/// A run under way.
+struct Run<'a> {
+    shop: Shop,
+    output: &'a mut Output,
+    options: &'a Options,
+    watch: &'a mut dyn Watch,
+    progress: Progress,
+    start: Instant,
+    /// Seconds of the slowest step so far.
+    slowest: f64,
+    noted: Vec<String>,
+}
+
+impl Run<'_> {
+    /// Runs all phases that are left; why it stopped early, if it did.
+    fn phases(&mut self, resumed: bool) -> Outcome<Option<String>> {
+        let setup = self.shop.machine.setup.clone();
+        let first = self.progress.phase;
+        for (p, phase) in setup.program.phases.iter().enumerate().skip(first) {
+            self.progress.phase = p;
+            self.watch.event(Event::Phase { name: &phase.name, steps: phase.steps });
+            if !(resumed && p == first && self.progress.in_phase > 0) {
+                self.open_phase(p, phase)?;
+            }
+            if let Some(why) = self.steps(p, phase)? {
+                return Ok(Some(why));
+            }
+            self.progress.in_phase = 0;
+        }
+        self.progress.phase = setup.program.phases.len();
+        Ok(None)
+    }
+
+    fn open_phase(&mut self, p: usize, phase: &Phase) -> Outcome<()> {
+        if p > 0 {
+            self.shop.machine.freeze(p)?;
+        }
+        self.shop.machine.reset_optimizers()?;
+        self.progress.halts = vec![0; phase.halts.len()];
+        if self.progress.before.is_empty() {
+            self.progress.before = self.show(p)?;
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self, p: usize, phase: &Phase) -> Outcome<Option<String>> {
+        while self.progress.in_phase < phase.steps {
+            let begin = Instant::now();
+            let halted = self.step(p, phase)?;
+            let seconds = begin.elapsed().as_secs_f64();
+            self.slowest = f64::max(self.slowest, seconds);
+            let last = p + 1 == self.shop.machine.program().phases.len() && self.progress.in_phase == phase.steps;
+            if let Some(halt) = halted {
+                self.checkpoint(&Keep { best: 1, metric: None, higher: true }, false)?;
+                return Ok(Some(format!("halted: {halt}")));
+            }
+            if last {
+                break;
+            }
+            let why = match self.shop.machine.program().wall_limit_s {
+                _ if self.options.stop.load(Ordering::SeqCst) => "interrupted".to_owned(),
+                _ if self.options.steps.is_some_and(|n| self.progress.step >= n) => {
+                    format!("{} steps were asked for", self.progress.step)
+                }
+                // Time for one more step and for saving must remain.
+                Some(limit) if self.start.elapsed().as_secs_f64() + 2.0 * self.slowest > limit => {
+                    format!("the limit of {limit} s is near")
+                }
+                _ => continue,
+            };
+            self.checkpoint(&Keep { best: 1, metric: None, higher: true }, false)?;
+            return Ok(Some(why));
+        }
+        Ok(None)
+    }
+
+    /// One step with the blocks that follow it; the halt that applies, if one does.
+    fn step(&mut self, p: usize, phase: &Phase) -> Outcome<Option<String>> {
+        let place = Place {
+            phase: p,
+            in_phase: self.progress.in_phase + 1,
+            of_phase: phase.steps,
+            step: self.progress.step + 1,
+        };
+        let mut pass = Pass::new(&mut self.shop, &phase.step, place);
+        pass.run()?;
+        let mut numbers = std::mem::take(&mut pass.numbers);
+        let samples = pass.samples(SAMPLES);
+        let mut notes = std::mem::take(&mut pass.notes);
+        let halts: Vec<bool> = phase.halts.iter().map(|h| is_true(&pass.held[h.binding])).collect();
+        self.progress.failed_rewards += pass.failed_rewards;
+        self.progress.skipped_updates += pass.skipped_updates;
+        self.progress.in_phase += 1;
+        self.progress.step += 1;
+        self.progress.rewards.extend(numbers.get("reward/mean"));
+        let due = |period: usize| place.in_phase % period.max(1) == 0 || place.in_phase == phase.steps;
+        for every in phase.every.iter().filter(|e| due(e.period)) {
+            let mut pass = Pass::new(&mut self.shop, &every.stages, place);
+            pass.run()?;
+            notes.append(&mut pass.notes);
+            for (binding, held) in every.stages.iter().zip(&pass.held) {
+                if let Held::Numbers(n) = held {
+                    self.watch.event(Event::Evaluated { name: &binding.name, numbers: n });
+                }
+            }
+            let reported: Vec<(String, f64)> =
+                pass.numbers.iter().filter(|(n, _)| n.contains('.')).map(|(n, x)| (n.clone(), *x)).collect();
+            if !reported.is_empty() {
+                self.progress.last_eval = reported.iter().cloned().collect();
+                if self.progress.first_eval.is_empty() {
+                    self.progress.first_eval = self.progress.last_eval.clone();
+                }
+            }
+            numbers.extend(reported);
+            for binding in &every.stages {
+                if let Stage::Checkpoint { keep, by } = &binding.stage {
+                    self.checkpoint(&Keep { best: *keep, metric: by.clone(), higher: true }, true)?;
+                }
+            }
+        }
+        self.report(phase, place, numbers, samples, notes);
+        Ok(self.halted(phase, &halts))
+    }
+
+    fn halted(&mut self, phase: &Phase, now: &[bool]) -> Option<String> {
+        self.progress.halts.resize(phase.halts.len(), 0);
+        let mut found = None;
+        for ((halt, count), now) in phase.halts.iter().zip(&mut self.progress.halts).zip(now) {
+            *count = if *now { *count + 1 } else { 0 };
+            if *count >= halt.steps.max(1) {
+                found.get_or_insert(format!("`{}` held for {count} steps", halt.text));
+            }
+        }
+        found
+    }
+
+    /// Writes and shows a step. A log that cannot be written does not end a run.
+    fn report(
+        &mut self,
+        phase: &Phase,
+        place: Place,
+        numbers: indexmap::IndexMap<String, f64>,
+        samples: Vec<serde_json::Map<String, serde_json::Value>>,
+        mut notes: Vec<String>,
+    ) {
+        let written = self.output.numbers(place.step, &phase.name, &numbers);
+        let written = samples.into_iter().fold(written, |w, s| w.and(self.output.sample(place.step, s)));
+        notes.extend(written.err().map(|e| e.message));
+        for note in notes {
+            // Said once: the second time only the numbers differ.
+            let key: String = note.chars().filter(|c| !c.is_ascii_digit()).collect();
+            if !self.noted.contains(&key) {
+                self.watch.event(Event::Note(&note));
+                self.noted.push(key);
+            }
+        }
+        self.watch.event(Event::Step(&StepReport {
+            phase: phase.name.clone(),
+            in_phase: place.in_phase,
+            of_phase: phase.steps,
+            step: place.step,
+            of: total_steps(self.shop.machine.program()),
+            numbers,
+            elapsed: self.start.elapsed().as_secs_f64(),
+        }));
+    }
+
+    /// Saves; removes what `keep` does not keep if `prune`.
+    fn checkpoint(&mut self, keep: &Keep, prune: bool) -> Outcome<PathBuf> {
+        let dir = self.output.dir.join("checkpoints");
+        let about = Context { recipe: &self.options.recipe, overrides: &self.options.overrides };
+        let path = save::save(&dir, &self.shop, &self.progress, &self.progress.last_eval, &about)?;
+        if prune {
+            keep.prune(&dir)?;
+        }
+        self.watch.event(Event::Saved { path: &path });
+        Ok(path)
+    }
+
+    /// Greedy answers to a few prompts of the first generating phase from `p` on, if that is `p` itself.
+    fn show(&mut self, p: usize) -> Outcome<Vec<Shown>> {
+        let setup = self.shop.machine.setup.clone();
+        let Some(view) = setup.program.phases.get(p).and_then(viewed) else { return Ok(vec![]) };
+        let Some(data) = &self.shop.data[view.data] else { return Ok(vec![]) };
+        let prompts = data.rows.iter().take(SHOWN).cloned().collect();
+        let greedy = Sampling { temperature: 0.0, top_k: None, top_p: None, ..view.sampling };
+        let job = job(&self.shop.machine, view.generator, Arc::new(prompts), 1, view.max_new, &greedy, Stream::new(0));
+        let (batch, _) = self.shop.machine.generate(job)?;
+        let scored = view.reward.and_then(|r| self.shop.scorers[r].as_ref()).map(|s| s.score(&batch));
+        let reward = |i: usize| {
+            let scored = scored.as_ref()?;
+            (scored.valid.data[i] > 0.0).then(|| f64::from(scored.values.data[i]))
+        };
+        let show = |(i, s): (usize, &crate::rollout::batch::Sample)| Shown {
+            prompt: batch.prompts[s.prompt].text.clone(),
+            completion: s.text.clone(),
+            reward: reward(i),
+        };
+        Ok(batch.samples.iter().enumerate().map(show).collect())
+    }
+
+    fn finish(mut self, stopped: Option<String>) -> Outcome<Summary> {
+        let setup = self.shop.machine.setup.clone();
+        let trained = trained_models(&setup.program);
+        let mut models = vec![];
+        for m in &trained {
+            let name = if trained.len() == 1 { "model".to_owned() } else { format!("model-{}", setup.program.models[*m].name) };
+            let dir = self.output.dir.join(name);
+            export_model(&self.shop.machine, *m, &dir)?;
+            models.push(dir);
+        }
+        let phases = 0..setup.program.phases.len();
+        let generating = phases.rev().find(|p| viewed(&setup.program.phases[*p]).is_some());
+        let now = match generating {
+            Some(p) if !self.progress.before.is_empty() => self.show(p)?,
+            _ => vec![],
+        };
+        let checkpoint = crate::checkpoint::state::latest(&self.output.dir.join("checkpoints")).ok().map(|s| s.path);
+        Ok(Summary {
+            stopped,
+            dir: self.output.dir.clone(),
+            steps: self.progress.step,
+            seconds: self.start.elapsed().as_secs_f64(),
+            rewards: self.progress.rewards.clone(),
+            before: self.progress.before.clone(),
+            now,
+            first_eval: self.progress.first_eval.clone(),
+            last_eval: self.progress.last_eval.clone(),
+            models,
+            checkpoint,
+            skipped_updates: self.progress.skipped_updates,
+            failed_rewards: self.progress.failed_rewards,
+        })
+    }
+}
+
+/// What the samples on the screen come from.
+struct View {
+    generator: usize,
+    data: usize,
+    reward: Option<usize>,
+    max_new: Option<usize>,
+    sampling: Sampling,
+}
+
+/// The evaluation of a phase, or its first generation.
+fn viewed(phase: &Phase) -> Option<View> {
+    let evaluation = phase.every.iter().flat_map(|e| &e.stages).find_map(|b| match &b.stage {
+        Stage::Evaluate { generator, data, reward, max_new, sampling, .. } => Some(View {
+            generator: *generator,
+            data: *data,
+            reward: Some(*reward),
+            max_new: *max_new,
+            sampling: sampling.clone(),
+        }),
+        _ => None,
+    });
+    let generates = phase.step.iter().find_map(|b| match &b.stage {
+        Stage::Generate { generator, max_new, sampling, .. } => {
+            let Stage::Take { data, .. } = &phase.step[*b.args.first()?].stage else { return None };
+            let reward = phase.step.iter().find_map(reward_of);
+            Some(View { generator: *generator, data: *data, reward, max_new: *max_new, sampling: sampling.clone() })
+        }
+        _ => None,
+    })?;
+    Some(evaluation.unwrap_or(generates))
+}
+
+/// Is the number that a halt looks at other than 0?
+fn is_true(held: &Held) -> bool {
+    match held {
+        Held::Tensor(t) => t.data.first().is_some_and(|x| *x != 0.0),
+        _ => false,
+    }
+}

@@ -1,0 +1,497 @@
+//! Runs the stages of a step in their order.
+//!
+//! In: the bindings of a step (or of an `every` block), the machine, the data. Out: what each binding holds, and the
+//! numbers that the step reports. Stages that share a graph and its inputs share one run of it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use indexmap::IndexMap;
+use nrl_ir::host::Func;
+use nrl_ir::program::{Binding, Data, GraphInput, Sampling, Stage};
+use serde_json::{Map, json};
+
+use crate::eval;
+use crate::reward::{Scored, Scorer};
+use crate::rng::{Stream, hash};
+use crate::rollout::Job;
+use crate::rollout::batch::{Batch, Prompt};
+use crate::run::compute::{self, Report, Update, add_gap, is_logprob};
+use crate::run::error::{Outcome, RunError};
+use crate::run::machine::Machine;
+use crate::run::optimizer::number;
+use crate::run::source::{Prompts, complete};
+use crate::run::value::{Held, Inputs, Level, Named, Tensor};
+
+/// What the stages of a run work on.
+pub struct Shop {
+    pub machine: Machine,
+    pub data: Vec<Option<Prompts>>,
+    pub scorers: Vec<Option<Scorer>>,
+}
+
+/// Where a step stands in its run.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub phase: usize,
+    /// Counted from 1, in the phase and in the run.
+    pub in_phase: usize,
+    pub of_phase: usize,
+    pub step: u64,
+}
+
+/// One pass over a list of bindings.
+pub struct Pass<'a> {
+    shop: &'a mut Shop,
+    list: &'a [Binding],
+    place: Place,
+    pub held: Vec<Held>,
+    pub numbers: IndexMap<String, f64>,
+    /// Notes for the reader: a cap that was cut, a reward that failed.
+    pub notes: Vec<String>,
+    pub failed_rewards: u64,
+    pub skipped_updates: u64,
+    /// Prompt and completion tokens that went through generation or training.
+    tokens: usize,
+    seconds: IndexMap<&'static str, f64>,
+    runs: Vec<(usize, Vec<GraphInput>, Vec<Tensor>)>,
+    /// Models that this step has updated.
+    updated: Vec<usize>,
+}
+
+impl<'a> Pass<'a> {
+    pub fn new(shop: &'a mut Shop, list: &'a [Binding], place: Place) -> Pass<'a> {
+        Pass {
+            shop,
+            list,
+            place,
+            held: vec![],
+            numbers: IndexMap::new(),
+            notes: vec![],
+            failed_rewards: 0,
+            skipped_updates: 0,
+            tokens: 0,
+            seconds: IndexMap::new(),
+            runs: vec![],
+            updated: vec![],
+        }
+    }
+
+    /// Runs every stage but checkpoints, which `save` makes once the numbers of this pass are known.
+    pub fn run(&mut self) -> Outcome<()> {
+        let start = Instant::now();
+        for i in 0..self.list.len() {
+            let binding = &self.list[i];
+            let begin = Instant::now();
+            let held = self.stage(i, binding).map_err(|e| at_line(e, binding))?;
+            self.held.push(held);
+            *self.seconds.entry(kind(&binding.stage)).or_default() += begin.elapsed().as_secs_f64();
+        }
+        let total = start.elapsed().as_secs_f64();
+        if self.tokens > 0 {
+            self.numbers.insert("tokens_per_second".into(), self.tokens as f64 / total.max(1e-9));
+        }
+        for (name, s) in std::mem::take(&mut self.seconds) {
+            self.numbers.insert(format!("seconds/{name}"), s);
+        }
+        self.numbers.insert("seconds/step".into(), total);
+        Ok(())
+    }
+
+    fn stage(&mut self, i: usize, binding: &Binding) -> Outcome<Held> {
+        match &binding.stage {
+            Stage::Take { data, count, complete } => self.take(*data, *count, *complete),
+            Stage::Generate { generator, copies, max_new, sampling } => {
+                self.generate(binding, (*generator, *copies, *max_new), sampling)
+            }
+            Stage::Reward { reward } => self.reward(binding, *reward),
+            Stage::Compute { graph, output, inputs, scalars } => {
+                self.outputs(binding, *graph, inputs, scalars, 1.0, None).map(|o| pick(o, *output))
+            }
+            Stage::Forward { model, graph, output, inputs, temperature, tokens } => {
+                let fresh = !self.runs.iter().any(|(g, ..)| g == graph);
+                let all = self.outputs(binding, *graph, inputs, &[], *temperature, Some((*model, *tokens)))?;
+                if fresh {
+                    self.gap(binding, *model, *graph, *output, &all)?;
+                }
+                Ok(pick(all, *output))
+            }
+            Stage::Update { .. } => self.update(i, binding),
+            Stage::Evaluate { .. } => self.evaluate(binding),
+            Stage::Checkpoint { .. } => Ok(Held::Nothing),
+        }
+    }
+
+    fn data(&mut self, data: usize) -> Outcome<&mut Prompts> {
+        self.shop.data[data].as_mut().ok_or_else(|| RunError::internal("data that was not opened"))
+    }
+
+    fn take(&mut self, data: usize, count: usize, answers: bool) -> Outcome<Held> {
+        let prompts = self.data(data)?.take(count)?;
+        if !answers {
+            return Ok(Held::Prompts(Arc::new(prompts)));
+        }
+        let model = self.shop.machine.program().data[data].model;
+        let context = self.shop.machine.program().models[model].context;
+        let batch = complete(prompts, &self.shop.machine.texts[model], context)?;
+        Ok(Held::Samples(Arc::new(batch)))
+    }
+
+    fn stream(&self, name: &str) -> Stream {
+        let seed = self.shop.machine.program().seed;
+        Stream::new(seed).child(hash(name.as_bytes())).child(self.place.phase as u64).child(self.place.step)
+    }
+
+    fn generate(
+        &mut self,
+        binding: &Binding,
+        (generator, copies, max_new): (usize, usize, Option<usize>),
+        sampling: &Sampling,
+    ) -> Outcome<Held> {
+        let Some(Held::Prompts(prompts)) = binding.args.first().map(|a| &self.held[*a]) else {
+            return Err(RunError::internal(format!("`{}` has no prompts", binding.name)));
+        };
+        let prompts = prompts.clone();
+        let job = job(&self.shop.machine, generator, prompts, copies, max_new, sampling, self.stream(&binding.name));
+        let (batch, capped) = self.shop.machine.generate(job)?;
+        if capped > 0 {
+            let context = self.shop.machine.program().models[self.shop.machine.program().generators[generator].model].context;
+            let most = max_new.unwrap_or(context);
+            self.notes.push(format!("`{}`: max_new {most} is cut to what the context of {context} leaves", binding.name));
+        }
+        self.tokens += (0..batch.samples.len()).map(|s| batch.length(s)).sum::<usize>();
+        self.lengths(&batch);
+        Ok(Held::Samples(Arc::new(batch)))
+    }
+
+    fn lengths(&mut self, batch: &Batch) {
+        let n = batch.samples.len().max(1) as f64;
+        let lengths: Vec<f64> = batch.samples.iter().map(|s| s.ids.len() as f64).collect();
+        let truncated = batch.samples.iter().filter(|s| !s.finished).count() as f64;
+        let entropies: Vec<f64> = batch.samples.iter().flat_map(|s| &s.entropies).map(|x| f64::from(*x)).collect();
+        let mut put = |name: &str, x: f64| self.numbers.insert(name.into(), x);
+        put("response/length_mean", lengths.iter().sum::<f64>() / n);
+        put("response/length_max", lengths.iter().copied().fold(0.0, f64::max));
+        put("response/truncated", truncated / n);
+        if !entropies.is_empty() {
+            put("entropy", entropies.iter().sum::<f64>() / entropies.len() as f64);
+        }
+    }
+
+    fn batch_of(&self, binding: &Binding) -> Arc<Batch> {
+        fn find(list: &[Binding], held: &[Held], args: &[usize]) -> Option<Arc<Batch>> {
+            args.iter().find_map(|a| match held.get(*a)? {
+                Held::Samples(batch) => Some(batch.clone()),
+                _ => find(list, held, &list[*a].args),
+            })
+        }
+        find(self.list, &self.held, &binding.args).unwrap_or_default()
+    }
+
+    fn reward(&mut self, binding: &Binding, reward: usize) -> Outcome<Held> {
+        let batch = self.batch_of(binding);
+        let scored = self.score(reward, &batch)?;
+        let values: Vec<f64> = valid_values(&scored, 0..batch.samples.len());
+        let (mean, std) = moments(&values);
+        let flat = batch.groups().into_iter().filter(|g| {
+            let of = valid_values(&scored, g.clone());
+            of.windows(2).all(|w| w[0] == w[1])
+        });
+        let share = flat.count() as f64 / batch.prompts.len().max(1) as f64;
+        // Several rewards are told apart by their bindings; the first is the one on the screen.
+        let first = !self.numbers.contains_key("reward/mean");
+        let prefix = if first { "reward".to_owned() } else { format!("reward/{}", binding.name) };
+        let mut put = |name: &str, x: f64| self.numbers.insert(format!("{prefix}/{name}"), x);
+        put("mean", mean);
+        put("std", std);
+        put("zero_spread_share", share);
+        put("failed", scored.failed as f64);
+        put("abstained", scored.abstained as f64);
+        Ok(Held::Reward { values: scored.values, valid: scored.valid })
+    }
+
+    fn score(&mut self, reward: usize, batch: &Batch) -> Outcome<Scored> {
+        let scorer = self.shop.scorers[reward].as_ref();
+        let scorer = scorer.ok_or_else(|| RunError::internal("a reward that was not started"))?;
+        let scored = scorer.score(batch);
+        let (failed, all) = (scored.failed, batch.samples.len());
+        self.failed_rewards += failed as u64;
+        let reason = scored.reason.clone().unwrap_or_default();
+        if failed == all && all > 0 && self.place.step == 1 {
+            let what = format!("reward `{}` failed for all {all} samples of the first step: {reason}", scorer.name());
+            return Err(RunError::new("reward-failed", what).help("mend the reward, or try it on one sample first"));
+        }
+        if failed > 0 {
+            self.notes.push(format!("reward `{}` failed for {failed} of {all} samples: {reason}", scorer.name()));
+        }
+        Ok(scored)
+    }
+
+    /// The tensor that a graph input is bound to.
+    fn tensor(&self, input: &GraphInput) -> Outcome<Tensor> {
+        let unknown = || RunError::internal(format!("nothing to bind `{}` to", input.input));
+        let held = self.held.get(input.from).ok_or_else(unknown)?;
+        match (held, input.field.as_deref()) {
+            (Held::Tensor(t), _) => Ok(t.clone()),
+            (Held::Reward { valid, .. }, Some("valid")) => Ok(valid.clone()),
+            (Held::Reward { values, .. }, None) => Ok(values.clone()),
+            (Held::Samples(batch), Some(field)) => field_of(batch, field).ok_or_else(unknown),
+            _ => Err(unknown()),
+        }
+    }
+
+    fn inputs(&self, inputs: &[GraphInput], scalars: &[Func], temperature: f64) -> Outcome<Inputs> {
+        let named = |i: &GraphInput| Ok(Named { input: i.input.clone(), tensor: self.tensor(i)? });
+        let (step, of) = (self.place.in_phase as f64, self.place.of_phase as f64);
+        Ok(Inputs {
+            tensors: inputs.iter().map(named).collect::<Outcome<_>>()?,
+            scalars: scalars.iter().map(|f| number(f, &[step, of, 0.0])).collect::<Outcome<_>>()?,
+            temperature,
+        })
+    }
+
+    /// All outputs of a graph, over the whole batch on one rank or through a model.
+    fn outputs(
+        &mut self,
+        binding: &Binding,
+        graph: usize,
+        inputs: &[GraphInput],
+        scalars: &[Func],
+        temperature: f64,
+        through: Option<(usize, usize)>,
+    ) -> Outcome<Vec<Tensor>> {
+        let same = |a: &[GraphInput]| {
+            a.len() == inputs.len()
+                && a.iter().zip(inputs).all(|(a, b)| (&a.input, a.from, &a.field) == (&b.input, b.from, &b.field))
+        };
+        if let Some((.., outputs)) = self.runs.iter().find(|(g, i, _)| *g == graph && same(i)) {
+            return Ok(outputs.clone());
+        }
+        let batch = self.batch_of(binding);
+        let bound = self.inputs(inputs, scalars, temperature)?;
+        let machine = &self.shop.machine;
+        let outputs = match through {
+            None => compute::compute(&machine.ranks, &machine.setup, graph, &batch, bound)?,
+            Some((model, tokens)) => {
+                self.tokens += (0..batch.samples.len()).map(|s| batch.length(s)).sum::<usize>();
+                compute::forward(&machine.ranks, &machine.setup, (model, graph, tokens), &batch, bound)?
+            }
+        };
+        self.runs.push((graph, inputs.to_vec(), outputs.clone()));
+        Ok(outputs)
+    }
+
+    /// Compares the log-probabilities of a model with those that its own generator drew at.
+    fn gap(&mut self, binding: &Binding, model: usize, graph: usize, output: usize, all: &[Tensor]) -> Outcome<()> {
+        let batch = self.batch_of(binding);
+        let name = &self.shop.machine.program().graphs[graph].outputs[output];
+        let sampler = self.list.iter().find_map(|b| match &b.stage {
+            Stage::Generate { generator, .. } => Some(self.shop.machine.program().generators[*generator].model),
+            _ => None,
+        });
+        if !is_logprob(name) || sampler != Some(model) || self.updated.contains(&model) || !batch.is_sampled() {
+            return Ok(());
+        }
+        let samples: Vec<usize> = (0..batch.samples.len()).collect();
+        let mut gap = None;
+        add_gap(&mut gap, &batch, &samples, &all[output].data);
+        self.report_gap(gap);
+        Ok(())
+    }
+
+    fn report_gap(&mut self, gap: Option<(f64, f64, usize)>) {
+        if let Some((max, sum, n)) = gap {
+            self.numbers.entry("logprob_gap/max".into()).or_insert(max);
+            self.numbers.entry("logprob_gap/mean".into()).or_insert(sum / n.max(1) as f64);
+        }
+    }
+
+    fn update(&mut self, i: usize, binding: &Binding) -> Outcome<Held> {
+        let Stage::Update { model, optimizer, graph, inputs, temperature, updates, epochs, tokens, scalars } = &binding.stage
+        else {
+            return Ok(Held::Nothing);
+        };
+        let batch = self.batch_of(binding);
+        let job = Update {
+            model: *model,
+            optimizer: *optimizer,
+            graph: *graph,
+            updates: *updates,
+            epochs: *epochs,
+            tokens: *tokens,
+            order: self.stream("order").child(i as u64),
+            inputs: self.inputs(inputs, scalars, *temperature)?,
+        };
+        let machine = &mut self.shop.machine;
+        let reports = compute::update(&machine.ranks, &machine.setup, &batch, job)?;
+        machine.changed(*model);
+        self.tokens += (0..batch.samples.len()).map(|s| batch.length(s)).sum::<usize>() * epochs;
+        self.updated.push(*model);
+        self.runs.retain(|(g, ..)| !uses_model(self.list, *g, *model));
+        let name = self.shop.machine.program().models[*model].name.clone();
+        let several = self.list.iter().filter(|b| matches!(b.stage, Stage::Update { .. })).count() > 1;
+        self.report(&reports, if several { format!("{name}/") } else { String::new() });
+        Ok(Held::Nothing)
+    }
+
+    fn report(&mut self, reports: &[Report], prefix: String) {
+        let done: Vec<&Report> = reports.iter().filter(|r| !r.empty).collect();
+        let skipped = done.iter().filter(|r| r.stats.skipped).count();
+        self.skipped_updates += skipped as u64;
+        if skipped > 0 {
+            self.notes.push(format!("{skipped} updates skipped: the gradient norm is not finite"));
+        }
+        let n = done.len().max(1) as f64;
+        let mean = |f: &dyn Fn(&Report) -> f64| done.iter().map(|r| f(r)).sum::<f64>() / n;
+        let mut put = |name: &str, x: f64| self.numbers.insert(format!("{prefix}{name}"), x);
+        let names: Vec<String> = done.first().map_or(vec![], |r| r.scalars.iter().map(|(n, _)| n.clone()).collect());
+        for (j, name) in names.iter().enumerate() {
+            put(&if name == "entropy" { "train_entropy".to_owned() } else { name.clone() }, mean(&|r| r.scalars[j].1));
+        }
+        put("grad_norm", mean(&|r| r.stats.grad_norm));
+        put("lr", done.last().map_or(0.0, |r| r.stats.lr));
+        put("update_to_weight_rms", mean(&|r| r.stats.update_rms / r.stats.weight_rms.max(1e-30)));
+        put("updates_skipped", skipped as f64);
+        put("updates_empty", (reports.len() - done.len()) as f64);
+        self.report_gap(reports.first().and_then(|r| r.gap));
+    }
+
+    fn evaluate(&mut self, binding: &Binding) -> Outcome<Held> {
+        let Stage::Evaluate { generator, data, limit, copies, sampling, max_new, reward, correct } = &binding.stage else {
+            return Ok(Held::Nothing);
+        };
+        let rows = &self.data(*data)?.rows;
+        let prompts: Vec<Arc<Prompt>> = rows[..limit.unwrap_or(rows.len()).min(rows.len())].to_vec();
+        let stream = self.stream(&binding.name);
+        let job = job(&self.shop.machine, *generator, Arc::new(prompts), *copies, *max_new, sampling, stream);
+        let (batch, _) = self.shop.machine.generate(job)?;
+        let scored = self.score(*reward, &batch)?;
+        let numbers = eval::report(&batch, &scored, *copies, *correct);
+        for (name, x) in &numbers {
+            self.numbers.insert(format!("{}.{name}", binding.name), *x);
+        }
+        Ok(Held::Numbers(numbers))
+    }
+
+    /// Some samples of this pass, with the numbers that the step gave them.
+    pub fn samples(&self, most: usize) -> Vec<Map<String, serde_json::Value>> {
+        let found = self.held.iter().find_map(|h| match h {
+            Held::Samples(b) if b.is_sampled() => Some(b.clone()),
+            _ => None,
+        });
+        let Some(batch) = found else { return vec![] };
+        let per = |i: usize| {
+            let s = &batch.samples[i];
+            let prompt = &batch.prompts[s.prompt];
+            let mut map = Map::new();
+            map.insert("prompt".into(), prompt.text.clone().into());
+            map.insert("completion".into(), s.text.clone().into());
+            map.insert("answer".into(), prompt.answer.to_json());
+            map.insert("row".into(), prompt.number.into());
+            map.insert("copy".into(), s.copy.into());
+            map.insert("tokens".into(), s.ids.len().into());
+            map.insert("finished".into(), s.finished.into());
+            map.insert("logprob_mean".into(), json!(s.logprobs.iter().sum::<f32>() / s.logprobs.len().max(1) as f32));
+            for (b, held) in self.list.iter().zip(&self.held) {
+                match held {
+                    Held::Reward { values, valid } if values.data.len() == batch.samples.len() => {
+                        let x = (valid.data[i] > 0.0).then_some(values.data[i]);
+                        map.insert(b.name.clone(), json!(x));
+                    }
+                    Held::Tensor(t) if t.level == Level::Sample && t.data.len() == batch.samples.len() => {
+                        map.insert(b.name.clone(), json!(t.data[i]));
+                    }
+                    _ => {}
+                }
+            }
+            map
+        };
+        // Two copies of as many prompts, so that a group's spread can be seen.
+        let groups = batch.groups();
+        groups.iter().flat_map(|g| g.clone().take(2)).take(most).map(per).collect()
+    }
+}
+
+/// A generation job of a stage.
+pub fn job(
+    machine: &Machine,
+    generator: usize,
+    prompts: Arc<Vec<Arc<Prompt>>>,
+    copies: usize,
+    max_new: Option<usize>,
+    sampling: &Sampling,
+    stream: Stream,
+) -> Job {
+    let model = machine.program().generators[generator].model;
+    let text = machine.texts[model].clone();
+    Job { generator, prompts, copies, max_new, options: sampling.clone(), stream, text, on_token: None }
+}
+
+fn pick(outputs: Vec<Tensor>, output: usize) -> Held {
+    outputs.into_iter().nth(output).map_or(Held::Nothing, Held::Tensor)
+}
+
+/// Does a stage of `list` run `graph` through `model`?
+fn uses_model(list: &[Binding], graph: usize, model: usize) -> bool {
+    list.iter().any(|b| matches!(&b.stage, Stage::Forward { model: m, graph: g, .. } if *m == model && *g == graph))
+}
+
+fn field_of(batch: &Batch, field: &str) -> Option<Tensor> {
+    let per = |f: &dyn Fn(&crate::rollout::batch::Sample) -> f32| {
+        Tensor::new(Level::Sample, batch.samples.iter().map(f).collect())
+    };
+    match field {
+        "logprob" => {
+            let data: Vec<f32> = batch.samples.iter().flat_map(|s| s.logprobs.iter().copied()).collect();
+            (data.len() == batch.tokens()).then(|| Tensor::new(Level::Token, data))
+        }
+        "length" => Some(per(&|s| s.ids.len() as f32)),
+        "truncated" => Some(per(&|s| f32::from(!s.finished))),
+        _ => None,
+    }
+}
+
+fn valid_values(scored: &Scored, range: std::ops::Range<usize>) -> Vec<f64> {
+    range.filter(|i| scored.valid.data[*i] > 0.0).map(|i| f64::from(scored.values.data[i])).collect()
+}
+
+fn moments(x: &[f64]) -> (f64, f64) {
+    let n = x.len().max(1) as f64;
+    let mean = x.iter().sum::<f64>() / n;
+    (mean, (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt())
+}
+
+fn kind(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::Take { .. } => "data",
+        Stage::Generate { .. } => "generate",
+        Stage::Reward { .. } => "reward",
+        Stage::Compute { .. } => "compute",
+        Stage::Forward { .. } => "logprob",
+        Stage::Update { .. } => "update",
+        Stage::Evaluate { .. } => "evaluate",
+        Stage::Checkpoint { .. } => "checkpoint",
+    }
+}
+
+fn at_line(e: RunError, binding: &Binding) -> RunError {
+    if binding.line == 0 || e.message.contains("(line ") {
+        return e;
+    }
+    RunError { message: format!("{} (line {}: `{}`)", e.message, binding.line, binding.name), ..e }
+}
+
+/// Data sets that a list of bindings reads, with whether they are only evaluated on.
+pub fn data_of(list: &[Binding]) -> Vec<usize> {
+    let one = |b: &Binding| match &b.stage {
+        Stage::Take { data, .. } | Stage::Evaluate { data, .. } => Some(*data),
+        _ => None,
+    };
+    list.iter().filter_map(one).collect()
+}
+
+/// Opens one data set.
+pub fn open_data(machine: &Machine, data: &Data) -> Outcome<Prompts> {
+    let program = machine.program();
+    Prompts::open(data, &machine.texts[data.model], program.models[data.model].context, program.seed)
+}
