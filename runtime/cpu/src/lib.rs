@@ -2,7 +2,10 @@
 
 #![allow(unsafe_code)]
 
+pub mod attention;
 pub mod gemm;
+pub mod jit;
+pub mod simd;
 mod threads;
 
 pub use threads::Threads;

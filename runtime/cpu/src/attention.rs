@@ -1,0 +1,439 @@
+//! Causal softmax attention over packed segments, forward, backward and with a cache.
+//!
+//! In: `q [tok, q, hd]`, `k` and `v` `[tok, kv, hd]` and the segments of `tok`. Out: `o`, and `lse [tok, q]`, the logarithm
+//! of each row's sum; or the gradients. One task is one segment and one key/value head with all query heads that read
+//! it. Keys come in blocks of 256 counted from position 0, with the online softmax of Milakov and Gimelshein; a row's
+//! bits depend on its own keys alone, so that decoding with a cache equals the full forward pass.
+
+use std::cell::RefCell;
+
+use crate::simd::{Mm, Vector, at_level, exp};
+use crate::threads::{Shared, Threads};
+
+/// Keys per block.
+const BLOCK: usize = 256;
+/// Rows per tile of scores.
+const ROWS: usize = 24;
+
+/// Sizes of an attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// Query heads.
+    pub q: usize,
+    /// Key/value heads; divides `q`.
+    pub kv: usize,
+    pub hd: usize,
+    pub scale: f32,
+    /// How many tokens back a token sees, itself included; all of them if `None`.
+    pub window: Option<usize>,
+}
+
+impl Heads {
+    fn group(&self) -> usize {
+        self.q / self.kv
+    }
+
+    /// Keys that the row at position `at` sees.
+    #[inline(always)]
+    fn seen(&self, at: usize) -> std::ops::Range<usize> {
+        self.window.map_or(0, |w| (at + 1).saturating_sub(w))..at + 1
+    }
+}
+
+/// Where the keys and values of one sequence and head lie: row `p` starts at `start + p * stride`.
+#[derive(Clone, Copy)]
+struct Keys<'a> {
+    k: &'a [f32],
+    v: &'a [f32],
+    stride: usize,
+}
+
+#[derive(Default)]
+struct Scratch {
+    q: Vec<f32>,
+    o: Vec<f32>,
+    d_o: Vec<f32>,
+    dq: Vec<f32>,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    delta: Vec<f32>,
+    turned_k: Vec<f32>,
+    turned_v: Vec<f32>,
+    scores: Vec<f32>,
+    grads: Vec<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+fn segments(offsets: &[u32]) -> usize {
+    offsets.len().saturating_sub(1)
+}
+
+/// `o` and `lse` of packed sequences; `offsets` cut the tokens into sequences.
+pub fn forward(threads: &Threads, h: Heads, offsets: &[u32], [q, k, v]: [&[f32]; 3], o: &mut [f32], lse: &mut [f32]) {
+    let (o, lse) = (Shared::new(o), Shared::new(lse));
+    threads.each(segments(offsets) * h.kv, |task| {
+        let (seg, head) = (task / h.kv, task % h.kv);
+        let (from, to) = (offsets[seg] as usize, offsets[seg + 1] as usize);
+        let at = (from * h.kv + head) * h.hd;
+        let keys = Keys { k: &k[at.min(k.len())..], v: &v[at.min(v.len())..], stride: h.kv * h.hd };
+        let rows = Rows { from, count: to - from, head, base: 0 };
+        SCRATCH.with_borrow_mut(|s| attend(h, rows, q, keys, s));
+        SCRATCH.with_borrow(|s| rows.give(h, s, o, Some(lse)));
+    });
+}
+
+/// Offsets, tokens already cached and slot of each sequence.
+pub struct Cached<'a> {
+    pub offsets: &'a [u32],
+    pub bases: &'a [u32],
+    pub slots: &'a [u32],
+    /// Tokens per slot.
+    pub context: usize,
+}
+
+/// Appends `k` and `v` to the cache (`[slot, context, kv, hd]`) and attends over all that is in it.
+pub fn cached(threads: &Threads, h: Heads, c: &Cached, [q, k, v]: [&[f32]; 3], keys: &mut [f32], values: &mut [f32], o: &mut [f32]) {
+    let width = h.kv * h.hd;
+    let base = |seg: usize| c.bases.get(seg).map_or(0, |b| *b as usize);
+    for seg in 0..segments(c.offsets) {
+        let (from, to) = (c.offsets[seg] as usize * width, c.offsets[seg + 1] as usize * width);
+        let at = (c.slots[seg] as usize * c.context + base(seg)) * width;
+        keys[at..at + to - from].copy_from_slice(&k[from..to]);
+        values[at..at + to - from].copy_from_slice(&v[from..to]);
+    }
+    let (keys, values, o) = (&*keys, &*values, Shared::new(o));
+    threads.each(segments(c.offsets) * h.kv, |task| {
+        let (seg, head) = (task / h.kv, task % h.kv);
+        let (from, to) = (c.offsets[seg] as usize, c.offsets[seg + 1] as usize);
+        let at = c.slots[seg] as usize * c.context * width + head * h.hd;
+        let keys = Keys { k: &keys[at..], v: &values[at..], stride: width };
+        let rows = Rows { from, count: to - from, head, base: base(seg) };
+        SCRATCH.with_borrow_mut(|s| attend(h, rows, q, keys, s));
+        SCRATCH.with_borrow(|s| rows.give(h, s, o, None));
+    });
+}
+
+/// The query rows of a task: tokens `from..from + count` of key/value head `head`, at positions from `base`.
+#[derive(Clone, Copy)]
+struct Rows {
+    from: usize,
+    count: usize,
+    head: usize,
+    base: usize,
+}
+
+impl Rows {
+    /// Start of the task's numbers of token `t` in a tensor `[tok, q, width]`.
+    #[inline(always)]
+    fn at(&self, h: Heads, t: usize, width: usize) -> usize {
+        ((self.from + t) * h.q + self.head * h.group()) * width
+    }
+
+    /// Copies the task's rows out of `[tok, q, hd]`.
+    fn take(&self, h: Heads, x: &[f32], into: &mut Vec<f32>) {
+        into.clear();
+        for t in 0..self.count {
+            let at = self.at(h, t, h.hd);
+            into.extend_from_slice(&x[at..at + h.group() * h.hd]);
+        }
+    }
+
+    fn put(&self, h: Heads, x: &[f32], width: usize, into: Shared) {
+        let size = h.group() * width;
+        for t in 0..self.count {
+            // SAFETY: rows of this segment and these heads belong to this task alone.
+            unsafe { into.slice(self.at(h, t, width), size) }.copy_from_slice(&x[t * size..(t + 1) * size]);
+        }
+    }
+
+    fn give(&self, h: Heads, s: &Scratch, o: Shared, lse: Option<Shared>) {
+        self.put(h, &s.o, h.hd, o);
+        if let Some(lse) = lse {
+            self.put(h, &s.max, 1, lse);
+        }
+    }
+}
+
+at_level! {
+    /// Leaves the results in `s.o` and the log-sums in `s.max`.
+    fn attend(h: Heads, rows: Rows, q: &[f32], keys: Keys<'_>, s: &mut Scratch) = attend_at
+}
+
+#[inline(always)]
+fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scratch) {
+    let (g, hd) = (h.group(), h.hd);
+    rows.take(h, q, &mut s.q);
+    let n = rows.count * g;
+    refill(&mut s.o, n * hd, 0.0);
+    refill(&mut s.max, n, f32::NEG_INFINITY);
+    refill(&mut s.sum, n, 0.0);
+    s.scores.resize(ROWS * BLOCK, 0.0);
+    let end = rows.base + rows.count;
+    let first = h.seen(rows.base).start / BLOCK;
+    for block in first..end.div_ceil(BLOCK) {
+        let (from, to) = (block * BLOCK, end.min((block + 1) * BLOCK));
+        turn(keys.k, keys.stride, from, to, hd, &mut s.turned_k);
+        // The first row that sees this block.
+        let skip = from.saturating_sub(rows.base) * g;
+        for row in (skip..n).step_by(ROWS) {
+            let count = ROWS.min(n - row);
+            let (low, high) = (rows.base + row / g, rows.base + (row + count - 1) / g);
+            if h.seen(low).start >= to {
+                break;
+            }
+            let cols = (high + 1).min(to) - from;
+            let scores = Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
+            scores.run(&s.q[row * hd..], &s.turned_k, &mut s.scores);
+            for r in 0..count {
+                let seen = h.seen(rows.base + (row + r) / g);
+                let (a, b) = (seen.start.clamp(from, from + cols) - from, seen.end.clamp(from, from + cols) - from);
+                let line = &mut s.scores[r * BLOCK..r * BLOCK + cols];
+                let o = &mut s.o[(row + r) * hd..(row + r + 1) * hd];
+                soften::<V>(line, a, b, h.scale, &mut s.max[row + r], &mut s.sum[row + r], o);
+            }
+            let values = Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
+            values.run(&s.scores, &keys.v[from * keys.stride..], &mut s.o[row * hd..]);
+        }
+    }
+    for r in 0..n {
+        let inverse = 1.0 / s.sum[r];
+        s.o[r * hd..(r + 1) * hd].iter_mut().for_each(|x| *x *= inverse);
+        s.max[r] += s.sum[r].ln();
+    }
+}
+
+fn refill(x: &mut Vec<f32>, n: usize, value: f32) {
+    x.clear();
+    x.resize(n, value);
+}
+
+/// Copies rows `from..to` of `[position, hd]` turned into `[hd, BLOCK]`.
+fn turn(x: &[f32], stride: usize, from: usize, to: usize, hd: usize, into: &mut Vec<f32>) {
+    if into.len() < hd * BLOCK {
+        into.resize(hd * BLOCK, 0.0);
+    }
+    const T: usize = 8;
+    let n = to - from;
+    let mut j = 0;
+    while j < n {
+        let w = T.min(n - j);
+        let mut i = 0;
+        while i < hd {
+            if w == T && i + T <= hd {
+                let mut block = [[0.0f32; T]; T];
+                for (c, b) in block.iter_mut().enumerate() {
+                    let at = (from + j + c) * stride + i;
+                    b.copy_from_slice(&x[at..at + T]);
+                }
+                for r in 0..T {
+                    let line: [f32; T] = std::array::from_fn(|c| block[c][r]);
+                    let at = (i + r) * BLOCK + j;
+                    into[at..at + T].copy_from_slice(&line);
+                }
+            } else {
+                for r in i..hd.min(i + T) {
+                    for c in 0..w {
+                        into[r * BLOCK + j + c] = x[(from + j + c) * stride + r];
+                    }
+                }
+            }
+            i += T;
+        }
+        j += w;
+    }
+}
+
+/// Scores to weights: `line[a..b]` becomes `exp(scale * score - max)`, the rest 0; earlier sums are scaled to the new
+/// maximum.
+#[inline(always)]
+fn soften<V: Vector>(line: &mut [f32], a: usize, b: usize, scale: f32, max: &mut f32, sum: &mut f32, o: &mut [f32]) {
+    line[..a].fill(0.0);
+    line[b..].fill(0.0);
+    if a == b {
+        return;
+    }
+    let factor = V::splat(scale);
+    let p = line[a..b].as_mut_ptr();
+    let n = b - a;
+    let mut top = V::splat(f32::NEG_INFINITY);
+    let mut i = 0;
+    // SAFETY: whole vectors inside `line[a..b]`, then a masked one.
+    unsafe {
+        while i + V::N <= n {
+            let x = V::load(p.add(i)).mul(factor);
+            x.store(p.add(i));
+            top = top.max(x);
+            i += V::N;
+        }
+    }
+    let mut best = top.lanes()[..V::N].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for x in &mut line[a + i..b] {
+        *x *= scale;
+        best = best.max(*x);
+    }
+    let new = max.max(best);
+    if new == f32::NEG_INFINITY {
+        // All scores are minus infinity: no weight anywhere.
+        line[a..b].fill(0.0);
+        return;
+    }
+    let keep = (*max - new).exp();
+    if keep != 1.0 {
+        *sum *= keep;
+        o.iter_mut().for_each(|x| *x *= keep);
+    }
+    *max = new;
+    // Vectors start at the block's first key, so that a row's sum does not depend on where its window begins.
+    let shift = V::splat(-new);
+    let mut total = V::splat(0.0);
+    let mut i = a / V::N * V::N;
+    // SAFETY: vectors lie inside `line[..b]`; the first and last are cut to `a..b`.
+    unsafe {
+        let p = line.as_mut_ptr();
+        while i < b {
+            let n = V::N.min(b - i);
+            let x = if n == V::N { V::load(p.add(i)) } else { V::load_n(p.add(i), n) };
+            let mut x = exp(x.add(shift));
+            if i < a || n < V::N {
+                let mut lanes = x.lanes();
+                lanes[n..].fill(0.0);
+                lanes[..a.saturating_sub(i)].fill(0.0);
+                x = V::load(lanes.as_ptr());
+            }
+            if n == V::N { x.store(p.add(i)) } else { x.store_n(p.add(i), n) }
+            total = total.add(x);
+            i += V::N;
+        }
+    }
+    let lanes = total.lanes();
+    let mut parts = lanes;
+    let mut width = V::N;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            parts[i] += parts[i + width];
+        }
+    }
+    *sum += parts[0];
+}
+
+/// What the backward pass reads.
+pub struct Saved<'a> {
+    pub q: &'a [f32],
+    pub k: &'a [f32],
+    pub v: &'a [f32],
+    pub o: &'a [f32],
+    pub lse: &'a [f32],
+    pub d_o: &'a [f32],
+}
+
+/// Gradients of `q`, `k` and `v`, summed over the query heads of a group.
+pub fn backward(threads: &Threads, h: Heads, offsets: &[u32], x: &Saved, dq: &mut [f32], dk: &mut [f32], dv: &mut [f32]) {
+    dk.fill(0.0);
+    dv.fill(0.0);
+    let (size, width) = (h.kv * h.hd, h.hd);
+    let (dq, dk, dv) = (Shared::new(dq), Shared::new(dk), Shared::new(dv));
+    threads.each(segments(offsets) * h.kv, |task| {
+        let (seg, head) = (task / h.kv, task % h.kv);
+        let (from, to) = (offsets[seg] as usize, offsets[seg + 1] as usize);
+        if from == to {
+            return;
+        }
+        let rows = Rows { from, count: to - from, head, base: 0 };
+        SCRATCH.with_borrow_mut(|s| {
+            let at = from * size + head * width;
+            let span = (to - from - 1) * size + width;
+            // Tasks of one segment interleave in memory, so each collects its head's gradients apart.
+            let (mut gk, mut gv) = (std::mem::take(&mut s.sum), std::mem::take(&mut s.max));
+            refill(&mut gk, rows.count * width, 0.0);
+            refill(&mut gv, rows.count * width, 0.0);
+            let keys = Keys { k: &x.k[at..at + span], v: &x.v[at..at + span], stride: size };
+            attend_back(h, rows, x, keys, s, (&mut gk, &mut gv));
+            rows.put(h, &s.dq, width, dq);
+            for (grad, into) in [(&gk, dk), (&gv, dv)] {
+                for (t, g) in grad.chunks_exact(width).enumerate() {
+                    // SAFETY: this head's rows of this segment belong to this task alone.
+                    unsafe { into.slice(at + t * size, width) }.copy_from_slice(g);
+                }
+            }
+            (s.sum, s.max) = (gk, gv);
+        });
+    });
+}
+
+at_level! {
+    fn attend_back(h: Heads, rows: Rows, x: &Saved<'_>, keys: Keys<'_>, s: &mut Scratch, grads: (&mut [f32], &mut [f32])) = back_at
+}
+
+#[inline(always)]
+fn back_at<V: Vector>(h: Heads, rows: Rows, x: &Saved, keys: Keys, s: &mut Scratch, (gk, gv): (&mut [f32], &mut [f32])) {
+    let (g, hd) = (h.group(), h.hd);
+    let n = rows.count * g;
+    rows.take(h, x.q, &mut s.q);
+    rows.take(h, x.d_o, &mut s.d_o);
+    rows.take(h, x.o, &mut s.o);
+    refill(&mut s.dq, n * hd, 0.0);
+    s.delta.clear();
+    for (a, b) in s.o.chunks_exact(hd).zip(s.d_o.chunks_exact(hd)) {
+        s.delta.push(a.iter().zip(b).map(|(x, y)| x * y).sum());
+    }
+    s.scores.resize(ROWS * BLOCK, 0.0);
+    s.grads.resize(ROWS * BLOCK, 0.0);
+    for from in (0..rows.count).step_by(BLOCK) {
+        let to = rows.count.min(from + BLOCK);
+        turn(keys.k, keys.stride, from, to, hd, &mut s.turned_k);
+        turn(keys.v, keys.stride, from, to, hd, &mut s.turned_v);
+        for row in (from * g..n).step_by(ROWS) {
+            let count = ROWS.min(n - row);
+            let (low, high) = (row / g, (row + count - 1) / g);
+            if h.seen(low).start >= to {
+                break;
+            }
+            let cols = (high + 1).min(to) - from;
+            let scores = Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
+            scores.run(&s.q[row * hd..], &s.turned_k, &mut s.scores);
+            scores.run(&s.d_o[row * hd..], &s.turned_v, &mut s.grads);
+            for r in 0..count {
+                let token = (row + r) / g;
+                let seen = h.seen(token);
+                let (a, b) = (seen.start.clamp(from, from + cols) - from, seen.end.clamp(from, from + cols) - from);
+                let lse = x.lse[rows.at(h, token, 1) + (row + r) % g];
+                let line = r * BLOCK..r * BLOCK + cols;
+                weigh::<V>(&mut s.scores[line.clone()], &mut s.grads[line], a, b, h.scale, lse, s.delta[row + r]);
+            }
+            let keyed = Mm { m: cols, n: hd, k: count, a: (1, BLOCK), b: hd, c: hd, add: true };
+            keyed.run(&s.scores, &s.d_o[row * hd..], &mut gv[from * hd..]);
+            keyed.run(&s.grads, &s.q[row * hd..], &mut gk[from * hd..]);
+            let queried = Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
+            queried.run(&s.grads, &keys.k[from * keys.stride..], &mut s.dq[row * hd..]);
+        }
+    }
+}
+
+/// Scores to weights `p`, and gradients of weights to gradients of scores `p (dp - delta) scale`, inside `a..b`.
+#[inline(always)]
+fn weigh<V: Vector>(line: &mut [f32], grad: &mut [f32], a: usize, b: usize, scale: f32, lse: f32, delta: f32) {
+    for x in [&mut *line, &mut *grad] {
+        x[..a].fill(0.0);
+        x[b..].fill(0.0);
+    }
+    let (line, grad) = (&mut line[a..b], &mut grad[a..b]);
+    let (factor, shift, delta) = (V::splat(scale), V::splat(-lse), V::splat(-delta));
+    for (l, g) in line.chunks_mut(V::N).zip(grad.chunks_mut(V::N)) {
+        let n = l.len();
+        // SAFETY: both pieces have `n` numbers, at most a vector.
+        unsafe {
+            let p = exp(V::load_n(l.as_ptr(), n).mul_add(factor, shift));
+            let d = V::load_n(g.as_ptr(), n).add(delta).mul(p).mul(factor);
+            p.store_n(l.as_mut_ptr(), n);
+            d.store_n(g.as_mut_ptr(), n);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "attention_tests.rs"]
+mod tests;
