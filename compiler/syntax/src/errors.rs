@@ -80,7 +80,7 @@ pub(crate) fn explain(piece: &Piece<'_>, error: &Error<Rule>) -> Diagnostic {
         InputLocation::Span((start, _)) => start,
     };
     let (at, found) = found(piece, at);
-    let expected = expected(error);
+    let expected = expected(piece, error);
     habit(piece, at, &found).unwrap_or_else(|| plain(piece, at, &found, &expected))
 }
 
@@ -118,11 +118,13 @@ fn found(piece: &Piece<'_>, at: usize) -> (usize, Found) {
     (at, Found { text: text.to_string(), length })
 }
 
-fn expected(error: &Error<Rule>) -> Vec<String> {
+fn expected(piece: &Piece<'_>, error: &Error<Rule>) -> Vec<String> {
     let ErrorVariant::ParsingError { positives, .. } = &error.variant else { return Vec::new() };
+    let operand = positives.contains(&Rule::neg_op) && positives.contains(&Rule::number);
     let mut words: Vec<String> = Vec::new();
     for rule in positives {
         let word = match (rule.keyword(), rule.describe()) {
+            _ if operand && starts_operand(*rule) => String::from("an expression"),
             (Some(keyword), _) => format!("`{keyword}`"),
             (None, Some(text)) => text.to_string(),
             (None, None) => continue,
@@ -131,14 +133,58 @@ fn expected(error: &Error<Rule>) -> Vec<String> {
             words.push(word);
         }
     }
-    if words.iter().any(|word| word == OPERATOR) {
-        let part = ["a unit", "`from`", "`with`", "`of`", "`->`"];
-        words.retain(|word| !part.contains(&word.as_str()));
+    let operator = words.iter().any(|word| word == OPERATOR);
+    let first = piece.masked.split_whitespace().next().unwrap_or("");
+    let keyword = piece.place == Place::Statement && piece.place.openers().contains(&first);
+    let minor = |word: &String| match word.as_str() {
+        OPERATOR | END => true,
+        "a unit" | "`from`" | "`with`" | "`of`" | "`->`" => operator,
+        "`=`" | "`:`" => keyword,
+        _ => false,
+    };
+    if words.iter().all(minor) {
+        let sign = |word: &&String| matches!(word.as_str(), "`=`" | "`:`");
+        let signs: Vec<String> = words.iter().filter(sign).cloned().collect();
+        if !signs.is_empty() {
+            return signs;
+        }
+        let rest = if operator { OPERATOR } else { END };
+        return match words.as_slice() {
+            [_] => words,
+            _ if operator || words.iter().any(|word| word == END) => vec![rest.to_string()],
+            _ => words,
+        };
     }
-    if words.len() > 1 {
-        words.retain(|word| word != OPERATOR && word != END);
-    }
+    words.retain(|word| !minor(word));
     words
+}
+
+/// Whether the rule is one of the many ways an expression starts.
+fn starts_operand(found: Rule) -> bool {
+    matches!(
+        found,
+        Rule::name
+            | Rule::number
+            | Rule::text
+            | Rule::kw_collect
+            | Rule::kw_for
+            | Rule::kw_if
+            | Rule::kw_match
+            | Rule::kw_rest
+            | Rule::kw_scan
+            | Rule::neg_op
+            | Rule::not_op
+            | Rule::some_op
+            | Rule::bool_lit
+            | Rule::none_lit
+            | Rule::lambda
+            | Rule::tuple
+            | Rule::list
+            | Rule::record
+            | Rule::block
+            | Rule::block_expr
+            | Rule::name_expr
+    )
 }
 
 const OPERATOR: &str = "an operator";
@@ -152,7 +198,7 @@ fn plain(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> Di
         _ if goes_on && found.length == 0 => String::from("this line is not complete"),
         _ if goes_on => format!("{shown} cannot follow here"),
         [one] => format!("expected {one}, found {shown}"),
-        [start @ .., last] if expected.len() <= 4 => {
+        [start @ .., last] if expected.len() <= 5 => {
             format!("expected {} or {last}, found {shown}", start.join(", "))
         }
         _ => format!("{shown} cannot stand here"),
@@ -295,6 +341,7 @@ fn form(place: Place, word: &str) -> Option<&'static str> {
         "recipe" => "recipe name { ... }",
         "dim" => "dim d = cfg.hidden_size, f = 4 * d",
         "param" => "param wq: [q, hd, d] from \"model.layers.{i}.q.weight\"",
+        _ if place == Place::Rule => "tok: @tp if sp",
         "test" if place == Place::Item => "test \"what holds\" { expect a == b }",
         _ => return None,
     })
