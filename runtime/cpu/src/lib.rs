@@ -5,6 +5,7 @@
 pub mod attention;
 pub mod gemm;
 pub mod jit;
+pub mod logprob;
 pub mod simd;
 mod threads;
 
