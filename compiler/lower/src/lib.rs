@@ -18,6 +18,7 @@ mod model;
 mod modules;
 mod overrides;
 mod plan;
+mod probe;
 mod recipe;
 mod tensor;
 mod units;
@@ -30,6 +31,7 @@ use nrl_syntax::ast::ItemKind;
 pub use elab::{GraphKind, Lowered, Requirement};
 pub use files::Files;
 pub use modules::STD;
+pub use probe::lower_fn;
 pub use value::{DimRule, PathRule, PlanRules, StateMode};
 
 use elab::{Elab, Mode};
