@@ -5,13 +5,19 @@
 //! User mistakes come out as [`Problem`]s; the driver adds the places in the source.
 
 mod emit;
+mod fuse;
 mod grad;
+mod incremental;
 mod rename;
 mod report;
+mod schedule;
 mod shard;
 mod simplify;
 
+pub use fuse::{Fuse, fuse};
 pub use grad::{Recompute, grad};
+pub use incremental::incremental;
 pub use report::{Origin, Problem, Report, Split};
+pub use schedule::schedule;
 pub use shard::{DimRule, PathRule, Rules, Sharded, State, shard};
 pub use simplify::{Stage, simplify};

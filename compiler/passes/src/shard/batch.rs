@@ -92,7 +92,9 @@ fn class(g: &Graph, node: &Node, args: &[Class], out: ValueId) -> Class {
     }
     match linear(node, args) {
         Some(c) => c,
-        None if matches!(node.op, Op::Reduce { op: ReduceOp::Max, .. }) && args[0] == Items => PartialMax,
+        None if matches!(node.op, Op::Reduce { op: ReduceOp::Max, .. }) && args[0] == Items => {
+            PartialMax
+        }
         None => Same,
     }
 }

@@ -20,9 +20,14 @@ pub(super) struct Layout {
 
 impl Layout {
     /// The layout, and the rules that matched nothing.
-    pub fn new(g: &Graph, mesh: &Mesh, rules: &Rules) -> Result<(Layout, Vec<String>), Vec<Problem>> {
+    pub fn new(
+        g: &Graph,
+        mesh: &Mesh,
+        rules: &Rules,
+    ) -> Result<(Layout, Vec<String>), Vec<Problem>> {
         let mut problems = unknown_axes(mesh, rules);
-        let live = |axes: &[String]| axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect::<Vec<_>>();
+        let live =
+            |axes: &[String]| axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect::<Vec<_>>();
         let by_name = |d: DimId| rules.dims.iter().find(|r| r.dim == g.dims.name(d));
         let mut params = vec![];
         let mut matched = BTreeSet::new();
@@ -70,7 +75,10 @@ impl Layout {
                     g.dims.name(q),
                     g.dims.name(kv)
                 );
-                problems.push(Problem::new("heads-not-divisible", text, origin).help("give both the same axes in the plan"));
+                problems.push(
+                    Problem::new("heads-not-divisible", text, origin)
+                        .help("give both the same axes in the plan"),
+                );
                 continue;
             }
             let n = mesh.size_over(self.axes(q));
@@ -79,7 +87,8 @@ impl Layout {
                     continue;
                 }
                 let legal: Vec<usize> = (1..=nkv).filter(|s| nq % s == 0 && nkv % s == 0).collect();
-                let mut p = uneven("heads-not-divisible", what, g, dim, size, self.axes(q), n, legal);
+                let mut p =
+                    uneven("heads-not-divisible", what, g, dim, size, self.axes(q), n, legal);
                 p.origin = origin;
                 if !problems.iter().any(|x| x.split == p.split) {
                     problems.push(p);
@@ -98,7 +107,8 @@ impl Layout {
         let in_params = g.params.iter().zip(&self.params).flat_map(|(p, axes)| {
             p.dims.iter().zip(axes).filter(|(_, a)| !a.is_empty()).map(|(d, a)| (*d, a.clone()))
         });
-        let all: Vec<(DimId, Vec<String>)> = self.dims.iter().map(|(d, a)| (*d, a.clone())).chain(in_params).collect();
+        let all: Vec<(DimId, Vec<String>)> =
+            self.dims.iter().map(|(d, a)| (*d, a.clone())).chain(in_params).collect();
         for (d, axes) in all {
             let (size, n) = (g.dims.bound(d), mesh.size_over(&axes));
             if size % n == 0 || heads.contains(&d) || !seen.insert((d, axes.clone())) {
@@ -123,14 +133,24 @@ impl Layout {
         g.body.walk(&mut |node| {
             let whole: &[DimId] = match &node.op {
                 Op::Rope { hd, .. } => &[*hd],
-                Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } => &[attn.hd],
+                Op::Attention { attn }
+                | Op::AttentionGrad { attn }
+                | Op::AttentionCached { attn } => &[attn.hd],
                 Op::LogProbHead { d, .. } | Op::LogProbHeadGrad { d, .. } => &[*d],
                 _ => &[],
             };
             for d in whole.iter().filter(|d| self.dims.contains_key(d)) {
-                let text = format!("`{}` needs all of dim `{}`, which {} would split", node.op.name(), g.dims.name(*d), self.axes(*d).join(", "));
+                let text = format!(
+                    "`{}` needs all of dim `{}`, which {} would split",
+                    node.op.name(),
+                    g.dims.name(*d),
+                    self.axes(*d).join(", ")
+                );
                 if !problems.iter().any(|p| p.text == text) {
-                    problems.push(Problem::new("dim-kept-whole", text, node.origin).help("take the dim out of the plan's table"));
+                    problems.push(
+                        Problem::new("dim-kept-whole", text, node.origin)
+                            .help("take the dim out of the plan's table"),
+                    );
                 }
             }
         });
@@ -138,7 +158,8 @@ impl Layout {
     }
 
     pub fn param_layouts(&self, g: &Graph, rules: &Rules, mesh: &Mesh) -> Vec<ParamLayout> {
-        let live = |axes: &[String]| axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect::<Vec<_>>();
+        let live =
+            |axes: &[String]| axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect::<Vec<_>>();
         let (flat, state) = match &rules.state {
             State::Whole => (vec![], vec![]),
             State::Zero1(axes) => (vec![], live(axes)),
@@ -148,23 +169,52 @@ impl Layout {
         for (i, (p, dims)) in g.params.iter().zip(&self.params).enumerate() {
             let owed = |a: &&String| p.trained && mesh.size(a) > 1 && !flat.contains(a);
             let pending: Vec<String> = rules.batch.iter().filter(owed).cloned().collect();
-            let split: Vec<String> = p.dims.iter().zip(dims).filter(|(_, a)| !a.is_empty()).map(|(d, a)| format!("`{}` over {}", g.dims.name(*d), a.join(", "))).collect();
-            let mut reason = if split.is_empty() { "whole on every rank".into() } else { format!("splits {}", split.join(" and ")) };
+            let split: Vec<String> = p
+                .dims
+                .iter()
+                .zip(dims)
+                .filter(|(_, a)| !a.is_empty())
+                .map(|(d, a)| format!("`{}` over {}", g.dims.name(*d), a.join(", ")))
+                .collect();
+            let mut reason = if split.is_empty() {
+                "whole on every rank".into()
+            } else {
+                format!("splits {}", split.join(" and "))
+            };
             if !flat.is_empty() {
                 reason += &format!("; stored in flat parts over {}", flat.join(", "));
             }
             if !pending.is_empty() {
-                reason += &format!("; {} split the sequences, so its gradient is summed over them", pending.join(", "));
+                reason += &format!(
+                    "; {} split the sequences, so its gradient is summed over them",
+                    pending.join(", ")
+                );
             }
             let state = if p.trained { state.clone() } else { flat.clone() };
-            layouts.push(ParamLayout { param: ParamId(i as u32), dims: dims.clone(), flat: flat.clone(), state, pending, reason });
+            layouts.push(ParamLayout {
+                param: ParamId(i as u32),
+                dims: dims.clone(),
+                flat: flat.clone(),
+                state,
+                pending,
+                reason,
+            });
         }
         layouts
     }
 }
 
 #[allow(clippy::too_many_arguments)]
-fn uneven(code: &'static str, what: &str, g: &Graph, d: DimId, size: usize, axes: &[String], n: usize, legal: Vec<usize>) -> Problem {
+fn uneven(
+    code: &'static str,
+    what: &str,
+    g: &Graph,
+    d: DimId,
+    size: usize,
+    axes: &[String],
+    n: usize,
+    legal: Vec<usize>,
+) -> Problem {
     let dim = g.dims.name(d).to_string();
     let axis = axes.join(" x ");
     let text = match code {
@@ -223,7 +273,8 @@ fn unknown_axes(mesh: &Mesh, rules: &Rules) -> Vec<Problem> {
         State::Whole => &[],
         State::Zero1(axes) | State::Zero3(axes) => axes,
     };
-    let dims = rules.dims.iter().flat_map(|r| &r.axes).chain(rules.paths.iter().flat_map(|r| &r.axes));
+    let dims =
+        rules.dims.iter().flat_map(|r| &r.axes).chain(rules.paths.iter().flat_map(|r| &r.axes));
     let mut unknown: Vec<&String> = vec![];
     for a in dims.chain(&rules.batch).chain(state) {
         if !mesh.axes.iter().any(|x| x.name == *a) && !unknown.contains(&a) {
@@ -232,7 +283,8 @@ fn unknown_axes(mesh: &Mesh, rules: &Rules) -> Vec<Problem> {
     }
     let names: Vec<&str> = mesh.axes.iter().map(|a| a.name.as_str()).collect();
     let problem = |a: &String| {
-        Problem::new("unknown-axis", format!("the mesh has no axis `{a}`"), None).help(format!("its axes are {}", names.join(", ")))
+        Problem::new("unknown-axis", format!("the mesh has no axis `{a}`"), None)
+            .help(format!("its axes are {}", names.join(", ")))
     };
     unknown.into_iter().map(problem).collect()
 }
@@ -245,7 +297,9 @@ fn used_dims(g: &Graph) -> BTreeSet<DimId> {
 fn head_dims(g: &Graph) -> Vec<(DimId, DimId, crate::report::Origin)> {
     let mut out: Vec<(DimId, DimId, crate::report::Origin)> = vec![];
     g.body.walk(&mut |node| {
-        if let Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } = &node.op {
+        if let Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } =
+            &node.op
+        {
             if !out.iter().any(|h| (h.0, h.1) == (attn.q, attn.kv)) {
                 out.push((attn.q, attn.kv, node.origin));
             }
@@ -256,7 +310,10 @@ fn head_dims(g: &Graph) -> Vec<(DimId, DimId, crate::report::Origin)> {
 
 /// Dims that values index into, or that log-probabilities run over.
 fn index_dims(g: &Graph) -> BTreeSet<DimId> {
-    g.values.iter().filter_map(|t| if let DType::Id(d) = t.dtype { Some(d) } else { None }).collect()
+    g.values
+        .iter()
+        .filter_map(|t| if let DType::Id(d) = t.dtype { Some(d) } else { None })
+        .collect()
 }
 
 fn reduced_over(g: &Graph, d: DimId) -> bool {

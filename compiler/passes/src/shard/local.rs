@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use nrl_ir::dim::Shard;
 use nrl_ir::op::Scan;
 use nrl_ir::plan::ParamLayout;
-use nrl_ir::{BinaryOp, Block, Dim, DimId, Extent, Graph, Mesh, Node, Op, ParamId, ReduceOp, Type, ValueId};
+use nrl_ir::{
+    BinaryOp, Block, Dim, DimId, Extent, Graph, Mesh, Node, Op, ParamId, ReduceOp, Type, ValueId,
+};
 
 use super::batch::{Class, Classes, wants_whole};
 use super::layout::Layout;
@@ -94,9 +96,17 @@ impl<'a> Ctx<'a> {
         }
     }
 
+    /// The unsplit dim that `d`, maybe a variant, is a split of.
+    fn whole_dim(&mut self, d: DimId) -> DimId {
+        let base = self.variants.iter().find(|(_, v)| **v == d).map_or(d, |((base, _), _)| *base);
+        self.variant(base, &[])
+    }
+
     /// The dim that is `d` split over `axes`.
     fn variant(&mut self, d: DimId, axes: &[String]) -> DimId {
-        if self.layout.dims.get(&d).map_or(&[][..], Vec::as_slice) == axes || self.g.dims.is_ragged(d) {
+        if self.layout.dims.get(&d).map_or(&[][..], Vec::as_slice) == axes
+            || self.g.dims.is_ragged(d)
+        {
             return d;
         }
         if let Some(v) = self.variants.get(&(d, axes.to_vec())) {
@@ -123,7 +133,8 @@ impl<'a> Ctx<'a> {
 
     /// An output is whole: no part of a dim, no share of a sum.
     fn output(&mut self, v: ValueId, name: &str, out: &mut Vec<Node>) -> ValueId {
-        let reason = format!("output `{name}` sums over sequences, which {} split", self.batch.join(", "));
+        let reason =
+            format!("output `{name}` sums over sequences, which {} split", self.batch.join(", "));
         let mut v = self.make_whole(v, &reason, out, None);
         for d in self.g.dims_of(v).to_vec() {
             if let Some(shard) = self.g.dims.get(d).shard.clone() {
@@ -151,7 +162,11 @@ impl<'a> Ctx<'a> {
         for i in 0..node.args.len() {
             let v = node.args[i];
             node.args[i] = if whole {
-                let reason = format!("`{}` needs a sum over all sequences, which {} split", node.op.name(), self.batch.join(", "));
+                let reason = format!(
+                    "`{}` needs a sum over all sequences, which {} split",
+                    node.op.name(),
+                    self.batch.join(", ")
+                );
                 self.make_whole(v, &reason, out, node.origin)
             } else {
                 self.pay(v, out)
@@ -180,7 +195,12 @@ impl<'a> Ctx<'a> {
         let [a, b] = node.args[..] else { return false };
         let (Some(x), Some(y)) = (self.owed.get(&a), self.owed.get(&b)) else { return false };
         let once = |v| self.uses.get(&v) == Some(&1);
-        if x.op != ReduceOp::Sum || y.op != ReduceOp::Sum || x.axes != y.axes || !once(a) || !once(b) {
+        if x.op != ReduceOp::Sum
+            || y.op != ReduceOp::Sum
+            || x.axes != y.axes
+            || !once(a)
+            || !once(b)
+        {
             return false;
         }
         let mut both = x.clone();
@@ -199,7 +219,8 @@ impl<'a> Ctx<'a> {
             dims.iter().filter_map(|d| Some((*d, split(d)?.clone()))).collect()
         };
         let which = |cut: &[(DimId, Vec<String>)]| {
-            let dims: Vec<String> = cut.iter().map(|(d, _)| format!("`{}`", self.g.dims.name(*d))).collect();
+            let dims: Vec<String> =
+                cut.iter().map(|(d, _)| format!("`{}`", self.g.dims.name(*d))).collect();
             let axes: Vec<String> = cut.iter().flat_map(|(_, a)| a.clone()).collect();
             let verb = if axes.len() == 1 { "splits" } else { "split" };
             (format!("{}, which {} {verb}", dims.join(" and "), axes.join(", ")), axes)
@@ -221,10 +242,20 @@ impl<'a> Ctx<'a> {
                 vec![(0, owed(*op, &over(dims), what.into()))]
             }
             Op::Index { dim } if split(dim).is_some() => {
-                vec![(0, owed(ReduceOp::Sum, &over(&[*dim]), format!("{} gives rows", by("an index"))))]
+                vec![(
+                    0,
+                    owed(ReduceOp::Sum, &over(&[*dim]), format!("{} gives rows", by("an index"))),
+                )]
             }
             Op::LogProbHeadGrad { vocab, .. } if split(vocab).is_some() => {
-                vec![(0, owed(ReduceOp::Sum, &over(&[*vocab]), format!("the gradient through {} sums", by("the head"))))]
+                vec![(
+                    0,
+                    owed(
+                        ReduceOp::Sum,
+                        &over(&[*vocab]),
+                        format!("the gradient through {} sums", by("the head")),
+                    ),
+                )]
             }
             _ => vec![],
         }
@@ -246,10 +277,12 @@ impl<'a> Ctx<'a> {
         for v in rename::free_values(scan) {
             self.pay(v, out);
         }
-        let reason = format!("a loop needs a sum over all sequences, which {} split", self.batch.join(", "));
+        let reason =
+            format!("a loop needs a sum over all sequences, which {} split", self.batch.join(", "));
         for (i, a) in node.args.iter_mut().enumerate() {
             let carried = self.class.get(&scan.body.params[i]) == Some(&Class::Same);
-            *a = if carried { self.make_whole(*a, &reason, out, origin) } else { self.pay(*a, out) };
+            *a =
+                if carried { self.make_whole(*a, &reason, out, origin) } else { self.pay(*a, out) };
         }
         let body = std::mem::take(&mut scan.body);
         let mut nodes = vec![];
@@ -259,7 +292,11 @@ impl<'a> Ctx<'a> {
         let mut results = vec![];
         for (i, v) in body.results.iter().enumerate() {
             let carried = i < scan.carries && self.class.get(&body.params[i]) == Some(&Class::Same);
-            results.push(if carried { self.make_whole(*v, &reason, &mut nodes, origin) } else { self.pay(*v, &mut nodes) });
+            results.push(if carried {
+                self.make_whole(*v, &reason, &mut nodes, origin)
+            } else {
+                self.pay(*v, &mut nodes)
+            });
         }
         self.whole = outer;
         scan.body = Block { params: body.params, nodes, results };
@@ -278,7 +315,13 @@ impl<'a> Ctx<'a> {
     }
 
     /// `v` paid, and combined over the batch axes if it is a share.
-    fn make_whole(&mut self, v: ValueId, reason: &str, out: &mut Vec<Node>, origin: Origin) -> ValueId {
+    fn make_whole(
+        &mut self,
+        v: ValueId,
+        reason: &str,
+        out: &mut Vec<Node>,
+        origin: Origin,
+    ) -> ValueId {
         let paid = self.pay(v, out);
         let op = match self.class.get(&v) {
             Some(Class::Partial) => ReduceOp::Sum,
@@ -297,13 +340,32 @@ impl<'a> Ctx<'a> {
         whole
     }
 
-    fn all_reduce(&mut self, v: ValueId, owed: Owed, out: &mut Vec<Node>, origin: Origin) -> ValueId {
+    fn all_reduce(
+        &mut self,
+        v: ValueId,
+        owed: Owed,
+        out: &mut Vec<Node>,
+        origin: Origin,
+    ) -> ValueId {
         self.report.count(format!("all_reduce over {}: {}", owed.axes.join(", "), owed.reason));
         let ty = self.g.ty(v).clone();
-        self.push(Op::AllReduce { op: owed.op, axes: owed.axes, reason: owed.reason }, vec![v], ty, out, origin)
+        self.push(
+            Op::AllReduce { op: owed.op, axes: owed.axes, reason: owed.reason },
+            vec![v],
+            ty,
+            out,
+            origin,
+        )
     }
 
-    fn push(&mut self, op: Op, args: Vec<ValueId>, ty: Type, out: &mut Vec<Node>, origin: Origin) -> ValueId {
+    fn push(
+        &mut self,
+        op: Op,
+        args: Vec<ValueId>,
+        ty: Type,
+        out: &mut Vec<Node>,
+        origin: Origin,
+    ) -> ValueId {
         let v = self.g.fresh(ty);
         out.push(Node { op, args, outs: vec![v], origin });
         v
@@ -317,7 +379,8 @@ impl<'a> Ctx<'a> {
         let op = if flat.is_empty() {
             Op::Use { param }
         } else {
-            let reason = format!("`{}` is stored in flat parts over {}", decl.name, flat.join(", "));
+            let reason =
+                format!("`{}` is stored in flat parts over {}", decl.name, flat.join(", "));
             self.report.count(format!("gather_param over {}: {reason}", flat.join(", ")));
             Op::GatherParam { param, axes: flat, reason }
         };
@@ -344,7 +407,8 @@ impl<'a> Ctx<'a> {
             .iter()
             .map(|d| {
                 let same = decl.dims.iter().find(|p| *p == d);
-                let named = || decl.dims.iter().find(|p| global(&self.g, **p) == global(&self.g, *d));
+                let named =
+                    || decl.dims.iter().find(|p| global(&self.g, **p) == global(&self.g, *d));
                 *same.or_else(named).unwrap_or(d)
             })
             .collect();
@@ -352,7 +416,8 @@ impl<'a> Ctx<'a> {
         node.args[0] = v;
         let flat = self.flat[param.0 as usize].clone();
         if !flat.is_empty() {
-            let reason = format!("`{}` is stored in flat parts over {}", decl.name, flat.join(", "));
+            let reason =
+                format!("`{}` is stored in flat parts over {}", decl.name, flat.join(", "));
             self.report.count(format!("scatter_grad over {}: {reason}", flat.join(", ")));
             node.op = Op::ScatterGrad { param, axes: flat, reason };
         }
@@ -376,12 +441,19 @@ impl<'a> Ctx<'a> {
         origin: Origin,
     ) -> ValueId {
         let source = self.g.dims_of(v).to_vec();
-        let moved: Vec<(usize, DimId, DimId)> =
-            source.iter().zip(target).enumerate().filter(|(_, (a, b))| a != b).map(|(i, (a, b))| (i, *a, *b)).collect();
-        let reason = |g: &Graph, d: DimId| format!("`{name}` has its own split of `{}`", g.dims.name(d));
+        let moved: Vec<(usize, DimId, DimId)> = source
+            .iter()
+            .zip(target)
+            .enumerate()
+            .filter(|(_, (a, b))| a != b)
+            .map(|(i, (a, b))| (i, *a, *b))
+            .collect();
+        let reason =
+            |g: &Graph, d: DimId| format!("`{name}` has its own split of `{}`", g.dims.name(d));
         for (_, from, to) in &moved {
             if let Some(shard) = self.g.dims.get(*from).shard.clone() {
-                let full = if self.g.dims.get(*to).shard.is_none() { *to } else { self.variant(*from, &[]) };
+                let full =
+                    if self.g.dims.get(*to).shard.is_none() { *to } else { self.whole_dim(*from) };
                 v = self.gather(v, *from, full, &shard.axes, reason(&self.g, *from), out, origin);
             }
         }
@@ -392,7 +464,8 @@ impl<'a> Ctx<'a> {
                 let mut ty = self.g.ty(v).clone();
                 let whole = std::mem::replace(&mut ty.dims[*i], *to);
                 let reason = reason(&self.g, *from);
-                self.report.count(format!("reduce_scatter over {}: {reason}", shard.axes.join(", ")));
+                self.report
+                    .count(format!("reduce_scatter over {}: {reason}", shard.axes.join(", ")));
                 let op = Op::ReduceScatter { dim: whole, part: *to, axes: shard.axes, reason };
                 v = self.push(op, vec![v], ty, out, origin);
             }
@@ -401,10 +474,25 @@ impl<'a> Ctx<'a> {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn gather(&mut self, v: ValueId, dim: DimId, full: DimId, axes: &[String], reason: String, out: &mut Vec<Node>, origin: Origin) -> ValueId {
+    fn gather(
+        &mut self,
+        v: ValueId,
+        dim: DimId,
+        full: DimId,
+        axes: &[String],
+        reason: String,
+        out: &mut Vec<Node>,
+        origin: Origin,
+    ) -> ValueId {
         let mut ty = self.g.ty(v).clone();
         ty.dims.iter_mut().filter(|d| **d == dim).for_each(|d| *d = full);
         self.report.count(format!("all_gather over {}: {reason}", axes.join(", ")));
-        self.push(Op::AllGather { dim, full, axes: axes.to_vec(), reason }, vec![v], ty, out, origin)
+        self.push(
+            Op::AllGather { dim, full, axes: axes.to_vec(), reason },
+            vec![v],
+            ty,
+            out,
+            origin,
+        )
     }
 }

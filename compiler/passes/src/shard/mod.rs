@@ -109,7 +109,12 @@ fn count_uses(block: &nrl_ir::Block, uses: &mut BTreeMap<nrl_ir::ValueId, usize>
 }
 
 /// No value may have two dims that one axis splits.
-fn axes_used_twice(g: &Graph, mesh: &Mesh, seen: &mut BTreeSet<String>, problems: &mut Vec<Problem>) {
+fn axes_used_twice(
+    g: &Graph,
+    mesh: &Mesh,
+    seen: &mut BTreeSet<String>,
+    problems: &mut Vec<Problem>,
+) {
     g.body.walk(&mut |node| {
         for v in &node.outs {
             let mut taken: Vec<(&str, &str)> = vec![];
@@ -117,7 +122,10 @@ fn axes_used_twice(g: &Graph, mesh: &Mesh, seen: &mut BTreeSet<String>, problems
                 let Some(shard) = &g.dims.get(*d).shard else { continue };
                 for axis in shard.axes.iter().filter(|a| mesh.size(a) > 1) {
                     if let Some((_, other)) = taken.iter().find(|(a, _)| a == axis) {
-                        let text = format!("axis `{axis}` splits both `{other}` and `{}` of one value", g.dims.name(*d));
+                        let text = format!(
+                            "axis `{axis}` splits both `{other}` and `{}` of one value",
+                            g.dims.name(*d)
+                        );
                         if seen.insert(text.clone()) {
                             problems.push(Problem::new("axis-used-twice", text, node.origin));
                         }

@@ -7,7 +7,7 @@ use nrl_ir::{Block, Graph, Node, Op, ValueId};
 
 use crate::report::Report;
 
-pub(super) fn sweep(g: &mut Graph, report: &mut Report) {
+pub(crate) fn sweep(g: &mut Graph, report: &mut Report) {
     let mut live: BTreeSet<ValueId> = g.body.results.iter().copied().collect();
     block(&mut g.body, &mut live, report);
 }

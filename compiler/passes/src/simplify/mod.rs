@@ -16,6 +16,7 @@ use nrl_ir::{Block, Graph, Node, Op, ValueId};
 use crate::emit::Emit;
 use crate::rename::{self, Map, renamed};
 use crate::report::{Problem, Report};
+pub(crate) use dead::sweep;
 
 /// Where in the pipeline a graph is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +33,14 @@ const ROUNDS: usize = 200;
 /// Rewrites `graph` until nothing changes; says what was done, by row.
 pub fn simplify(graph: &mut Graph, stage: Stage) -> Result<Report, Problem> {
     let mut report = Report::default();
-    dead::sweep(graph, &mut report);
+    sweep(graph, &mut report);
     for _ in 0..ROUNDS {
         let before = fired(&report);
         let old = std::mem::take(&mut graph.body);
         let mut ctx = Ctx::new(graph, stage, &mut report, &old);
         let body = ctx.block(&old)?;
         graph.body = body;
-        dead::sweep(graph, &mut report);
+        sweep(graph, &mut report);
         rename::compact(graph);
         if fired(&report) == before {
             break;

@@ -2,7 +2,9 @@
 
 use nrl_interp::{Bindings, Params, Rank, Tensor, run as run_ranks};
 use nrl_ir::{Graph, Mesh, ParamId};
-use nrl_passes::{DimRule, PathRule, Recompute, Rules, Sharded, Stage, State, grad, shard, simplify};
+use nrl_passes::{
+    DimRule, PathRule, Recompute, Rules, Sharded, Stage, State, grad, shard, simplify,
+};
 
 use crate::common::*;
 use crate::llama::{Config, Head, Ids, build};
@@ -22,7 +24,9 @@ pub fn place(s: &Sharded, mesh: &Mesh, rank: usize, param: ParamId, global: &Ten
     let first: Vec<usize> = dims
         .iter()
         .zip(&shape)
-        .map(|(d, n)| s.graph.dims.get(*d).shard.as_ref().map_or(0, |x| mesh.coord_over(rank, &x.axes) * n))
+        .map(|(d, n)| {
+            s.graph.dims.get(*d).shard.as_ref().map_or(0, |x| mesh.coord_over(rank, &x.axes) * n)
+        })
         .collect();
     let mut local = Tensor::filled(shape.clone(), 0.0);
     let (strides, global_strides) = (local.strides(), global.strides());
@@ -40,7 +44,8 @@ pub fn place(s: &Sharded, mesh: &Mesh, rank: usize, param: ParamId, global: &Ten
     }
     let part = local.data.len().div_ceil(mesh.size_over(flat));
     let c = mesh.coord_over(rank, flat);
-    let data = (c * part..(c + 1) * part).map(|i| local.data.get(i).copied().unwrap_or(0.0)).collect();
+    let data =
+        (c * part..(c + 1) * part).map(|i| local.data.get(i).copied().unwrap_or(0.0)).collect();
     Tensor::new([part], data)
 }
 
@@ -49,7 +54,12 @@ pub fn place_all(s: &Sharded, mesh: &Mesh, rank: usize, params: &Params) -> Para
 }
 
 /// Runs `s` with each rank's share of the batch; gradients come back summed over pending axes.
-pub fn run_sharded(s: &Sharded, mesh: &Mesh, binds: Vec<Bindings>, params: &Params) -> (Vec<Vec<Tensor>>, Vec<Params>) {
+pub fn run_sharded(
+    s: &Sharded,
+    mesh: &Mesh,
+    binds: Vec<Bindings>,
+    params: &Params,
+) -> (Vec<Vec<Tensor>>, Vec<Params>) {
     let mut ranks: Vec<Rank> = binds
         .into_iter()
         .enumerate()
@@ -64,14 +74,21 @@ pub fn run_sharded(s: &Sharded, mesh: &Mesh, binds: Vec<Bindings>, params: &Para
         }
         total
     };
-    let grads = (0..ranks.len()).map(|r| ranks[r].grads.keys().map(|k| (*k, sum(r, k))).collect()).collect();
+    let grads = (0..ranks.len())
+        .map(|r| ranks[r].grads.keys().map(|k| (*k, sum(r, k))).collect())
+        .collect();
     (outs, grads)
 }
 
 /// Rank `r`'s sequences.
 pub fn share(batch: &[Sequence], mesh: &Mesh, over: &[String], r: usize) -> Vec<Sequence> {
     let n = mesh.size_over(over);
-    batch.iter().enumerate().filter(|(j, _)| j % n == mesh.coord_over(r, over)).map(|(_, s)| s.clone()).collect()
+    batch
+        .iter()
+        .enumerate()
+        .filter(|(j, _)| j % n == mesh.coord_over(r, over))
+        .map(|(_, s)| s.clone())
+        .collect()
 }
 
 pub fn loss_graph(c: &Config) -> (Graph, Ids) {
@@ -95,7 +112,12 @@ pub fn check(c: &Config, mesh: &Mesh, rules: &Rules) -> Sharded {
     let (outs, grads) = run_sharded(&s, mesh, binds, &params);
     for r in 0..mesh.ranks() {
         let alone = run(&g, &bind_loss(&g, &i, &shares[r], tokens), &params);
-        assert!(close(&outs[r][0], &whole.0[0], 1e-10), "loss of rank {r}: {:?} {:?}", outs[r][0], whole.0[0]);
+        assert!(
+            close(&outs[r][0], &whole.0[0], 1e-10),
+            "loss of rank {r}: {:?} {:?}",
+            outs[r][0],
+            whole.0[0]
+        );
         assert_close("log-probs, entropies", &outs[r][1..], &alone.0[1..], 1e-10);
         let expected = place_all(&s, mesh, r, &whole.1);
         assert_same_grads(&format!("gradients of rank {r}"), &grads[r], &expected, 1e-10);
@@ -105,9 +127,12 @@ pub fn check(c: &Config, mesh: &Mesh, rules: &Rules) -> Sharded {
 
 #[test]
 fn data_parallel() {
-    let rules = Rules { batch: axes(&["dp"]), state: State::Zero1(axes(&["dp"])), ..Rules::default() };
+    let rules =
+        Rules { batch: axes(&["dp"]), state: State::Zero1(axes(&["dp"])), ..Rules::default() };
     let s = check(&Config::default(), &Mesh::new(&[("dp", 2)]), &rules);
-    assert!(s.layouts.iter().all(|l| l.pending == ["dp"] && l.state == ["dp"] && l.flat.is_empty()));
+    assert!(
+        s.layouts.iter().all(|l| l.pending == ["dp"] && l.state == ["dp"] && l.flat.is_empty())
+    );
     // Only the loss, as an output, is summed inside the graph.
     assert_eq!(s.report.lines.len(), 1, "{:?}", s.report);
 }
@@ -115,7 +140,11 @@ fn data_parallel() {
 #[test]
 fn fully_sharded() {
     for ranks in [2, 4] {
-        let rules = Rules { batch: axes(&["fsdp"]), state: State::Zero3(axes(&["fsdp"])), ..Rules::default() };
+        let rules = Rules {
+            batch: axes(&["fsdp"]),
+            state: State::Zero3(axes(&["fsdp"])),
+            ..Rules::default()
+        };
         let s = check(&Config::default(), &Mesh::new(&[("fsdp", ranks)]), &rules);
         assert!(s.layouts.iter().all(|l| l.pending.is_empty() && l.flat == ["fsdp"]));
     }
@@ -156,7 +185,12 @@ fn products_of_axes() {
 #[test]
 fn an_axis_of_one_rank_changes_nothing() {
     let (g, _) = loss_graph(&Config::default());
-    let rules = Rules { dims: tp(), batch: axes(&["dp"]), state: State::Zero3(axes(&["dp"])), ..Rules::default() };
+    let rules = Rules {
+        dims: tp(),
+        batch: axes(&["dp"]),
+        state: State::Zero3(axes(&["dp"])),
+        ..Rules::default()
+    };
     let s = shard(&g, &Mesh::new(&[("dp", 1), ("tp", 1)]), &rules).expect("legal");
     assert_eq!(s.graph, g);
     assert!(s.report.lines.is_empty());
@@ -164,9 +198,21 @@ fn an_axis_of_one_rank_changes_nothing() {
 
 #[test]
 fn a_parameter_may_keep_its_own_split() {
-    let path = |path: &str, dim: &str, over: &[&str]| PathRule { path: path.into(), dim: dim.into(), axes: axes(over) };
-    let paths = vec![path("embed", "vocab", &[]), path("embed", "d", &["tp"]), path("layers[*].up", "f", &[])];
-    let s = check(&Config::default(), &Mesh::new(&[("tp", 2)]), &Rules { dims: tp(), paths, ..Rules::default() });
+    let path = |path: &str, dim: &str, over: &[&str]| PathRule {
+        path: path.into(),
+        dim: dim.into(),
+        axes: axes(over),
+    };
+    let paths = vec![
+        path("embed", "vocab", &[]),
+        path("embed", "d", &["tp"]),
+        path("layers[*].up", "f", &[]),
+    ];
+    let s = check(
+        &Config::default(),
+        &Mesh::new(&[("tp", 2)]),
+        &Rules { dims: tp(), paths, ..Rules::default() },
+    );
     assert_eq!(s.layouts[0].dims, [axes(&[]), axes(&["tp"])]);
     assert!(s.unused.is_empty());
 }
@@ -193,16 +239,22 @@ fn generation_gathers_logits() {
 #[test]
 fn problems_name_both_numbers() {
     let (g, _) = loss_graph(&Config { q: 9, kv: 3, ..Config::default() });
-    let problems = shard(&g, &Mesh::new(&[("tp", 2)]), &Rules { dims: tp(), ..Rules::default() }).expect_err("9 heads");
+    let problems = shard(&g, &Mesh::new(&[("tp", 2)]), &Rules { dims: tp(), ..Rules::default() })
+        .expect_err("9 heads");
     let p = &problems[0];
-    assert_eq!((p.code, p.text.as_str()), ("heads-not-divisible", "9 attention heads cannot be split over tp = 2"));
+    assert_eq!(
+        (p.code, p.text.as_str()),
+        ("heads-not-divisible", "9 attention heads cannot be split over tp = 2")
+    );
     assert_eq!(p.split.as_ref().map(|s| s.legal.clone()), Some(vec![1, 3]));
 
     let (g, _) = loss_graph(&Config { f: 9, ..Config::default() });
-    let problems = shard(&g, &Mesh::new(&[("tp", 2)]), &Rules { dims: tp(), ..Rules::default() }).expect_err("9 columns");
+    let problems = shard(&g, &Mesh::new(&[("tp", 2)]), &Rules { dims: tp(), ..Rules::default() })
+        .expect_err("9 columns");
     assert_eq!(problems[0].code, "dim-not-divisible");
     assert_eq!(problems[0].text, "dim `f` of size 9 cannot be split over tp = 2");
 
-    let problems = shard(&g, &Mesh::new(&[("dp", 2)]), &Rules { dims: tp(), ..Rules::default() }).expect_err("no tp");
+    let problems = shard(&g, &Mesh::new(&[("dp", 2)]), &Rules { dims: tp(), ..Rules::default() })
+        .expect_err("no tp");
     assert_eq!(problems[0].code, "unknown-axis");
 }

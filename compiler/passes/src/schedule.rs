@@ -1,0 +1,140 @@
+//! The plan of a sharded, fused graph: when values die, what is sent, and what it costs.
+//!
+//! Order is the graph's own. Lifetimes are per node in walk order: a value that a loop's body reads
+//! from outside dies at the loop's node, after its last iteration; a value of a body dies in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nrl_ir::cost::{elements, graph_cost};
+use nrl_ir::plan::{Collective, ParamLayout, Plan, RankClass};
+use nrl_ir::{Block, Graph, Mesh, Op, ReduceOp, ValueId};
+
+use crate::rename;
+
+/// The plan of `graph` on `mesh`. All ranks are one class: they differ by coordinates alone.
+pub fn schedule(graph: Graph, mesh: &Mesh, layouts: Vec<ParamLayout>) -> Plan {
+    let mut walk = Walk { g: &graph, frees: vec![], collectives: vec![], peak: 0.0 };
+    let kept: BTreeSet<ValueId> = graph.body.results.iter().copied().collect();
+    walk.block(&graph.body, &kept, 0.0, 1);
+    let Walk { frees, collectives, peak, .. } = walk;
+    let cost = graph_cost(&graph, &|d| graph.dims.bound(d) as f64);
+    let class = RankClass { name: "all".into(), ranks: mesh.ranks(), graph: graph.clone(), frees };
+    Plan {
+        name: graph.name.clone(),
+        mesh: mesh.clone(),
+        params: layouts,
+        classes: vec![class],
+        collectives,
+        cost,
+        peak_bytes: peak,
+    }
+}
+
+struct Walk<'a> {
+    g: &'a Graph,
+    frees: Vec<Vec<ValueId>>,
+    collectives: Vec<Collective>,
+    peak: f64,
+}
+
+impl Walk<'_> {
+    /// Bytes of a value at the bounds. Weights are read in place.
+    fn bytes(&self, v: ValueId) -> f64 {
+        4.0 * elements(self.g.ty(v), &|d| self.g.dims.bound(d) as f64)
+    }
+
+    /// Walks a block that starts with `live` bytes held outside and runs `times` per plan run.
+    fn block(&mut self, block: &Block, kept: &BTreeSet<ValueId>, live: f64, times: usize) {
+        let last = last_uses(block);
+        let mut held: BTreeMap<ValueId, f64> =
+            block.params.iter().map(|p| (*p, self.bytes(*p))).collect();
+        let mut now = live + held.values().sum::<f64>();
+        for (i, node) in block.nodes.iter().enumerate() {
+            let at = self.frees.len();
+            self.frees.push(vec![]);
+            self.collective(node, times);
+            for v in &node.outs {
+                let bytes = if matches!(node.op, Op::Use { .. }) { 0.0 } else { self.bytes(*v) };
+                held.insert(*v, bytes);
+                now += bytes;
+            }
+            self.peak = self.peak.max(now);
+            if let Op::Scan { scan } = &node.op {
+                let results = scan.body.results.iter().copied().collect();
+                self.block(&scan.body, &results, now, times * scan.count);
+            }
+            let mut dead = BTreeSet::new();
+            for v in rename::reads(node).into_iter().chain(node.outs.iter().copied()) {
+                if held.contains_key(&v)
+                    && last.get(&v).is_none_or(|l| *l <= i)
+                    && !kept.contains(&v)
+                {
+                    dead.insert(v);
+                }
+            }
+            for v in &dead {
+                now -= held.remove(v).unwrap_or(0.0);
+            }
+            self.frees[at] = dead.into_iter().collect();
+        }
+    }
+
+    fn collective(&mut self, node: &nrl_ir::Node, times: usize) {
+        let of_arg = || self.bytes(node.args[0]);
+        let (kind, axes, bytes, reason) = match &node.op {
+            Op::AllReduce { op: ReduceOp::Sum, axes, reason } => {
+                ("all_reduce", axes, of_arg(), reason.clone())
+            }
+            Op::AllReduce { op: ReduceOp::Max, axes, reason } => {
+                ("all_reduce max", axes, of_arg(), reason.clone())
+            }
+            Op::AllGather { axes, reason, .. } => ("all_gather", axes, of_arg(), reason.clone()),
+            Op::ReduceScatter { axes, reason, .. } => {
+                ("reduce_scatter", axes, of_arg(), reason.clone())
+            }
+            Op::GatherParam { axes, reason, .. } => {
+                ("gather_param", axes, self.bytes(node.outs[0]), reason.clone())
+            }
+            Op::ScatterGrad { axes, reason, .. } => {
+                ("scatter_grad", axes, of_arg(), reason.clone())
+            }
+            // Per row: a maximum, then sums of exp, of exp times logit, and of the label's logit.
+            Op::LogProb { vocab, axes, .. } | Op::LogProbHead { vocab, axes, .. }
+                if !axes.is_empty() =>
+            {
+                let verb = if axes.len() == 1 { "splits" } else { "split" };
+                let reason = format!(
+                    "log-probabilities over `{}`, which {} {verb}",
+                    self.g.dims.name(*vocab),
+                    axes.join(", ")
+                );
+                ("log_prob", axes, 4.0 * self.bytes(node.outs[0]), reason)
+            }
+            _ => return,
+        };
+        let same = |c: &&mut Collective| {
+            c.kind == kind && c.axes == *axes && c.bytes == bytes && c.reason == reason
+        };
+        match self.collectives.iter_mut().find(same) {
+            Some(c) => c.count += times,
+            None => {
+                self.collectives.push(Collective {
+                    kind: kind.into(),
+                    axes: axes.clone(),
+                    bytes,
+                    count: times,
+                    reason,
+                });
+            }
+        }
+    }
+}
+
+/// Position of the last node that reads each value.
+fn last_uses(block: &Block) -> BTreeMap<ValueId, usize> {
+    let mut last = BTreeMap::new();
+    for (i, node) in block.nodes.iter().enumerate() {
+        last.extend(rename::reads(node).into_iter().map(|v| (v, i)));
+    }
+    last
+}
