@@ -1,0 +1,104 @@
+//! The pages of `docs/errors` tell the truth: the first `nrl` block of a page raises its code and
+//! nothing else, the blocks after it are the fix and raise nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use nrl_base::{Diagnostic, SourceMap};
+use nrl_lower::{Options, lower};
+
+/// Codes of phases after elaboration; their examples must elaborate.
+const LATER: &[&str] =
+    &["dim-kept-whole", "dim-not-divisible", "heads-not-divisible", "not-differentiable"];
+
+/// Codes of reading the file; tested where files are read.
+const READING: &[&str] = &[
+    "bad-escape",
+    "bad-number",
+    "file-too-large",
+    "nesting-too-deep",
+    "not-utf8",
+    "syntax",
+    "unbalanced-bracket",
+    "unknown-character",
+    "unterminated-text",
+];
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+/// The blocks of a page fenced as `kind`, in order.
+fn blocks(page: &str, kind: &str) -> Vec<String> {
+    let open = format!("```{kind}\n");
+    let parts = page.split(open.as_str()).skip(1);
+    parts.map(|p| p.split("```").next().unwrap_or("").to_string()).collect()
+}
+
+/// What elaborating `text` finds. A first line `# --set path=value` is an override.
+fn findings(text: &str) -> Vec<Diagnostic> {
+    let mut files = BTreeMap::new();
+    files.insert("example.nrl".to_string(), text.to_string());
+    let sets = text.lines().filter_map(|l| l.strip_prefix("# --set ").map(str::to_string));
+    let options = Options { sets: sets.collect(), ..Options::default() };
+    let (_, problems) = lower(&files, &mut SourceMap::new(), "example.nrl", &options);
+    problems.into_sorted()
+}
+
+fn shown(found: &[Diagnostic]) -> String {
+    let line = |d: &Diagnostic| format!("{}: {} (help: {:?})", d.code, d.message, d.help);
+    found.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_first_example_of_a_page_raises_its_code_and_the_fix_nothing() {
+    let mut wrong = vec![];
+    let mut tested = 0;
+    for (slug, _) in nrl_base::codes::CODES {
+        if READING.contains(slug) {
+            continue;
+        }
+        let path = docs().join(format!("errors/{slug}.md"));
+        let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{slug}: {e}"));
+        for (i, block) in blocks(&page, "nrl").iter().enumerate() {
+            let found = findings(block);
+            let raises = i == 0 && !LATER.contains(slug);
+            let right = match raises {
+                true => found.len() == 1 && found[0].code == *slug,
+                false => found.is_empty(),
+            };
+            if !right {
+                wrong.push(format!("{slug}, block {i}:\n{}", shown(&found)));
+            }
+            if raises && found.first().is_some_and(|d| d.labels.is_empty()) && found[0].code == *slug
+            {
+                wrong.push(format!("{slug} does not say where"));
+            }
+            tested += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(tested > 40, "only {tested} examples found");
+}
+
+#[test]
+fn every_page_says_what_why_and_how_to_fix() {
+    for (slug, _) in nrl_base::codes::CODES {
+        let page = std::fs::read_to_string(docs().join(format!("errors/{slug}.md"))).unwrap();
+        assert!(page.starts_with(&format!("# {slug}\n")), "{slug}: the title is the code");
+        for part in ["## Why it is an error", "## Example", "## Fix"] {
+            assert!(page.contains(part), "{slug} has no part {part:?}");
+        }
+    }
+}
+
+#[test]
+fn the_examples_of_the_language_page_elaborate() {
+    let page = std::fs::read_to_string(docs().join("language.md")).unwrap();
+    let examples = blocks(&page, "nrl");
+    assert!(examples.len() > 10, "only {} examples found", examples.len());
+    for block in examples {
+        let found = findings(&block);
+        assert!(found.is_empty(), "{block}\n{}", shown(&found));
+    }
+}
