@@ -81,7 +81,7 @@ impl<'a> Elab<'a, '_> {
             Ok(j) => j,
             Err(e) => {
                 return self.error(
-                    "bad-config",
+                    "bad-model-config",
                     sp,
                     format!("{file} is not JSON: {e}"),
                     "this model",
@@ -91,7 +91,7 @@ impl<'a> Elab<'a, '_> {
         let object = match config::normalize(&json) {
             Ok(o) => o,
             Err(why) => {
-                return self.error("bad-config", sp, format!("{file}: {why}"), "this model");
+                return self.error("bad-model-config", sp, format!("{file}: {why}"), "this model");
             }
         };
         let name = object
@@ -109,7 +109,7 @@ impl<'a> Elab<'a, '_> {
             );
             return self.fail(
                 Diagnostic::error(
-                    "unknown-architecture",
+                    "unsupported-architecture",
                     format!(
                         "{file} asks for the architecture `{name}`, which std.models does not have"
                     ),
@@ -154,7 +154,7 @@ impl<'a> Elab<'a, '_> {
             Ok(j) => j,
             Err(e) => {
                 return self.error(
-                    "bad-config",
+                    "bad-model-config",
                     span,
                     format!("{file} is not JSON: {e}"),
                     "this model",
