@@ -277,7 +277,8 @@ fn bind(graph: &Graph, feed: &Feed) -> Outcome<Bindings> {
             "row" => vec![0, last.len() as u32],
             "seq" if graph.dims.owner(id).is_some() => (0..=count).collect(),
             "seq" | "group" => vec![0, count],
-            other => return Err(RunError::internal(format!("a generator with the ragged dim `{other}`"))),
+            // A dim that no value has needs no count.
+            _ => continue,
         };
         bind.offsets.insert(id, offsets);
     }

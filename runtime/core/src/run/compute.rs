@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use nrl_ir::graph::{Graph, ValueId};
-use nrl_ir::op::Op;
+use nrl_ir::graph::Graph;
 use nrl_ir::plan::Plan;
 
 use crate::engine::HostTensor;
@@ -159,12 +158,11 @@ pub fn update(ranks: &Ranks, setup: &Compiled, batch: &Arc<Batch>, job: Update) 
         }
     }
     let names: Vec<(usize, String)> = scalars(g)?;
-    let summed: Vec<bool> = names.iter().map(|(i, _)| summed_already(g, g.body.results[*i], &axes)).collect();
     let task = Arc::new(Task { plan: plan.clone(), batch: batch.clone(), job, batches, axes });
     let for_ranks = task.clone();
     let parts: Vec<Vec<Part>> = ranks.all(move |w| for_ranks.run(w))?;
     let steps = task.batches.len();
-    (0..steps).map(|u| Ok(combine(&parts, u, task.batches[u].counts, &names, &summed))).collect()
+    (0..steps).map(|u| Ok(combine(&parts, u, task.batches[u].counts, &names))).collect()
 }
 
 /// Scalar outputs of a graph.
@@ -173,33 +171,19 @@ fn scalars(g: &Graph) -> Outcome<Vec<(usize, String)>> {
     Ok((0..levels.len()).filter(|i| levels[*i] == Level::Scalar).map(|i| (i, g.outputs[i].clone())).collect())
 }
 
-/// Is a scalar already summed over `axes` inside the graph?
-fn summed_already(g: &Graph, v: ValueId, axes: &[String]) -> bool {
-    let Some(node) = g.body.nodes.iter().find(|n| n.outs.contains(&v)) else { return false };
-    match &node.op {
-        Op::AllReduce { axes: over, .. } => over.iter().any(|a| axes.contains(a)),
-        _ => node.args.iter().any(|a| g.dims_of(*a).is_empty() && summed_already(g, *a, axes)),
-    }
-}
-
-fn combine(parts: &[Vec<Part>], u: usize, counts: Counts, names: &[(usize, String)], summed: &[bool]) -> Report {
+/// Scalars are whole on every rank: graphs sum them over the ranks that split sequences.
+fn combine(parts: &[Vec<Part>], u: usize, counts: Counts, names: &[(usize, String)]) -> Report {
     let mut report = Report { counts, empty: counts.tokens == 0, ..Report::default() };
-    let mut sums = vec![0.0; names.len()];
     for (i, part) in parts.iter().filter_map(|p| p.get(u)).filter(|p| p.counts).enumerate() {
         if i == 0 {
             report.stats = part.stats;
-        }
-        for (j, s) in sums.iter_mut().enumerate() {
-            if i == 0 || !summed[j] {
-                *s += part.scalars.get(j).copied().unwrap_or(0.0);
-            }
+            report.scalars = names.iter().map(|(_, n)| n.clone()).zip(part.scalars.iter().copied()).collect();
         }
         if let Some((max, sum, n)) = part.gap {
             let g = report.gap.get_or_insert((0.0, 0.0, 0));
             *g = (g.0.max(max), g.1 + sum, g.2 + n);
         }
     }
-    report.scalars = names.iter().map(|(_, n)| n.clone()).zip(sums).collect();
     report
 }
 

@@ -14,7 +14,7 @@ use nrl_ir::program::{Model, Program, Stage, Weights};
 
 use crate::engine::Engine;
 use crate::hf::weights::{AccountError, Checkpoint, WeightsError};
-use crate::rank::{Compiled, Ranks};
+use crate::rank::{Compiled, Ranks, Worker};
 use crate::rollout::batch::Batch;
 use crate::rollout::{self, Job};
 use crate::run::error::{Outcome, RunError};
@@ -238,15 +238,19 @@ impl Machine {
         if self.copied[g] == Some(self.versions[m]) {
             return Ok(());
         }
-        let whole = self.whole(m)?;
-        self.ranks.all(move |w| {
-            let setup = w.setup.clone();
-            if w.rank.rank() < plan.mesh.ranks() {
-                let model = &setup.program.models[m];
-                w.views[g] = Some(part(model, &plan.params, &plan.mesh, w.rank.rank(), &whole)?);
-            }
-            Ok(())
-        })?;
+        if plan.mesh == *self.mesh(m) && same_split(&plan.params, &model.layouts) {
+            self.ranks.all(move |w| gather_view(w, g, m))?;
+        } else {
+            let whole = self.whole(m)?;
+            self.ranks.all(move |w| {
+                let setup = w.setup.clone();
+                if w.rank.rank() < plan.mesh.ranks() {
+                    let model = &setup.program.models[m];
+                    w.views[g] = Some(part(model, &plan.params, &plan.mesh, w.rank.rank(), &whole)?);
+                }
+                Ok(())
+            })?;
+        }
         self.copied[g] = Some(self.versions[m]);
         Ok(())
     }
@@ -270,6 +274,37 @@ fn part(model: &Model, layouts: &[ParamLayout], mesh: &Mesh, rank: usize, whole:
         store.grads.push(vec![]);
     }
     Ok(store)
+}
+
+/// Puts the flat parts of zero3 together for a generator that keeps whole weights.
+fn gather_view(w: &mut Worker, generator: usize, m: usize) -> Outcome<()> {
+    let setup = w.setup.clone();
+    let model = &setup.program.models[m];
+    let mesh = &setup.program.meshes[model.mesh].1;
+    let Some(comm) = w.comm(mesh)? else { return Ok(()) };
+    let places = weights::placements(model, &model.layouts)?;
+    let mut view = w.views[generator].take().unwrap_or_else(|| weights::empty_store(&model.params));
+    let store = &w.stores[m];
+    view.weights.resize(store.weights.len(), vec![]);
+    view.grads.resize(store.weights.len(), vec![]);
+    for (slot, (p, _, _)) in tensors(&model.params).enumerate() {
+        let (mine, out) = (&store.weights[slot], &mut view.weights[slot]);
+        match comm.along(&places[p].flat) {
+            Some(group) => {
+                out.resize(mine.len() * group.size(), 0.0);
+                group.all_gather(mine, out)?;
+                out.truncate(places[p].local_len(mesh));
+            }
+            None => out.clone_from(mine),
+        }
+    }
+    w.views[generator] = Some(view);
+    Ok(())
+}
+
+/// Do two layouts split the same dims, whatever is cut flat? Only the first may lack the flat cut.
+fn same_split(a: &[ParamLayout], b: &[ParamLayout]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.param == b.param && a.dims == b.dims && a.flat.is_empty())
 }
 
 /// Do two layouts store the same elements on the same ranks?

@@ -14,6 +14,8 @@ pub mod pack;
 pub mod save;
 pub mod source;
 pub mod stage;
+#[cfg(test)]
+mod tests;
 pub mod value;
 pub mod watch;
 
@@ -113,7 +115,7 @@ pub fn evaluate(
             .help("add `every 10 steps { test = evaluate(sampler, held_out, reward: score) }`"));
     }
     let mut results: Vec<(String, BTreeMap<String, f64>)> = vec![];
-    let place = Place { phase: 0, in_phase: 1, of_phase: 1, step: 1 };
+    let place = Place { phase: 0, in_phase: 1, of_phase: 1, step: 1, unscored: true };
     let mut pass = Pass::new(&mut shop, &evaluations, place);
     pass.run()?;
     for (binding, held) in evaluations.iter().zip(&pass.held) {
@@ -275,6 +277,7 @@ impl Run<'_> {
             in_phase: self.progress.in_phase + 1,
             of_phase: phase.steps,
             step: self.progress.step + 1,
+            unscored: !self.progress.rewards.iter().any(|r| r.is_finite()),
         };
         let mut pass = Pass::new(&mut self.shop, &phase.step, place);
         pass.run()?;

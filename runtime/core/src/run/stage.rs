@@ -38,6 +38,8 @@ pub struct Place {
     pub in_phase: usize,
     pub of_phase: usize,
     pub step: u64,
+    /// No reward of this run has worked so far.
+    pub unscored: bool,
 }
 
 /// One pass over a list of bindings.
@@ -217,7 +219,7 @@ impl<'a> Pass<'a> {
         let (failed, all) = (scored.failed, batch.samples.len());
         self.failed_rewards += failed as u64;
         let reason = scored.reason.clone().unwrap_or_default();
-        if failed == all && all > 0 && self.place.step == 1 {
+        if failed == all && all > 0 && self.place.unscored {
             let what = format!("reward `{}` failed for all {all} samples of the first step: {reason}", scorer.name());
             return Err(RunError::new("reward-failed", what).help("mend the reward, or try it on one sample first"));
         }
@@ -455,8 +457,9 @@ fn valid_values(scored: &Scored, range: std::ops::Range<usize>) -> Vec<f64> {
     range.filter(|i| scored.valid.data[*i] > 0.0).map(|i| f64::from(scored.values.data[i])).collect()
 }
 
+/// Mean and standard deviation; not numbers if there are none.
 fn moments(x: &[f64]) -> (f64, f64) {
-    let n = x.len().max(1) as f64;
+    let n = x.len() as f64;
     let mean = x.iter().sum::<f64>() / n;
     (mean, (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt())
 }

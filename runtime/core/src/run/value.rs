@@ -147,7 +147,8 @@ pub fn bind(graph: &Graph, batch: &Batch, samples: &[usize], inputs: &Inputs, co
             "seq" if graph.dims.owner(id).is_some() => running(sizes.iter().copied()),
             "seq" => vec![0, samples.len() as u32],
             "group" => vec![0, groups.len() as u32],
-            other => return Err(RunError::internal(format!("`{}` has the ragged dim `{other}`", graph.name))),
+            // A dim that no value has needs no count.
+            _ => continue,
         };
         bind.offsets.insert(id, offsets);
     }
