@@ -60,6 +60,11 @@ pub fn render(diagnostics: &[Diagnostic], sources: &SourceMap, style: Style) -> 
     out
 }
 
+/// Prints findings to standard error, in the style that suits it.
+pub fn print(diagnostics: &[Diagnostic], sources: &SourceMap) {
+    eprint!("{}", render(diagnostics, sources, Style::of_stderr()));
+}
+
 /// `2 errors, 1 warning`; none if nothing was found.
 pub fn count_line(diagnostics: &[Diagnostic]) -> Option<String> {
     let count = |severity| diagnostics.iter().filter(|d| d.severity == severity).count();

@@ -1,1 +1,333 @@
-//! The pipeline as one flat function.
+//! The pipeline as one flat function: `lower -> simplify -> grad -> shard -> fuse -> schedule`.
+//!
+//! In: a recipe's path, files, options. Out: the program and one plan per graph, or diagnostics.
+//! Each phase has one timing label; the text form can be had after any of them; the verifier runs
+//! between phases in debug builds. No I/O happens here.
+
+mod emit;
+mod rules;
+
+use std::time::{Duration, Instant};
+
+use nrl_base::{Diagnostic, Problems, SourceMap};
+use nrl_ir::plan::Plan;
+use nrl_ir::program::{Program, Sampling, Weights};
+use nrl_ir::{Graph, Mesh};
+use nrl_lower::{GraphKind, Lowered};
+use nrl_passes::{
+    FuseConfig, Recompute, Sharded, Stage, fuse, grad, incremental, schedule, shard, simplify,
+};
+
+pub use nrl_lower::{Files, STD};
+
+/// The phases, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Lower,
+    Simplify,
+    Grad,
+    Shard,
+    Fuse,
+    Schedule,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 6] =
+        [Phase::Lower, Phase::Simplify, Phase::Grad, Phase::Shard, Phase::Fuse, Phase::Schedule];
+
+    /// The word used for the phase everywhere.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Lower => "lower",
+            Phase::Simplify => "simplify",
+            Phase::Grad => "grad",
+            Phase::Shard => "shard",
+            Phase::Fuse => "fuse",
+            Phase::Schedule => "schedule",
+        }
+    }
+
+    /// The phase called `name`.
+    pub fn find(name: &str) -> Option<Phase> {
+        Phase::ALL.into_iter().find(|p| p.name() == name)
+    }
+}
+
+/// What to compile, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `path=expr` overrides.
+    pub sets: Vec<String>,
+    /// Number of ranks instead of the cluster's.
+    pub ranks: Option<usize>,
+    /// Recipe to run; the first of the file if `None`.
+    pub recipe: Option<String>,
+    /// Put pointwise nodes into groups; otherwise each is a kernel of its own.
+    pub fuse: bool,
+    /// Keep the text form of every graph after this phase.
+    pub emit: Option<Phase>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { sets: vec![], ranks: None, recipe: None, fuse: true, emit: None }
+    }
+}
+
+/// A compiled recipe.
+#[derive(Clone, Debug, Default)]
+pub struct Compiled {
+    pub program: Program,
+    /// One per [`Program::graphs`].
+    pub plans: Vec<Plan>,
+    /// Text of each graph after the phase asked for.
+    pub emitted: Vec<String>,
+    /// Seconds per phase, summed over graphs.
+    pub timings: Vec<(&'static str, Duration)>,
+}
+
+/// Compiles the recipe in `path`. `None` if a problem is an error.
+pub fn compile(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    options: &Options,
+) -> (Option<Compiled>, Vec<Diagnostic>) {
+    let start = Instant::now();
+    let lower = nrl_lower::Options {
+        sets: options.sets.clone(),
+        ranks: options.ranks,
+        recipe: options.recipe.clone(),
+    };
+    let (lowered, problems) = nrl_lower::lower(files, sources, path, &lower);
+    finish(lowered, problems, start.elapsed(), options)
+}
+
+/// Compiles the model in directory `dir` for generation and scoring: graph 0 generates, graph 1
+/// gives the log-probabilities of `labels`.
+pub fn compile_model(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    dir: &str,
+    context: Option<usize>,
+    sampling: Sampling,
+) -> (Option<Compiled>, Vec<Diagnostic>) {
+    let start = Instant::now();
+    let (lowered, problems) = nrl_lower::lower_model(files, sources, dir, context, sampling);
+    finish(lowered, problems, start.elapsed(), &Options::default())
+}
+
+fn finish(
+    lowered: Lowered,
+    mut problems: Problems,
+    lowering: Duration,
+    options: &Options,
+) -> (Option<Compiled>, Vec<Diagnostic>) {
+    if problems.has_errors() {
+        return (None, problems.into_sorted());
+    }
+    let mut pipeline = Pipeline {
+        lowered,
+        problems: Problems::new(),
+        options,
+        timings: vec![("lower", lowering)],
+        emitted: vec![],
+    };
+    let plans = pipeline.run();
+    problems.extend(pipeline.problems.as_slice().to_vec());
+    let failed = problems.has_errors();
+    let compiled = Compiled {
+        program: pipeline.lowered.program,
+        plans,
+        emitted: pipeline.emitted,
+        timings: pipeline.timings,
+    };
+    ((!failed).then_some(compiled), problems.into_sorted())
+}
+
+struct Pipeline<'o> {
+    lowered: Lowered,
+    problems: Problems,
+    options: &'o Options,
+    timings: Vec<(&'static str, Duration)>,
+    emitted: Vec<String>,
+}
+
+impl Pipeline<'_> {
+    fn run(&mut self) -> Vec<Plan> {
+        let mut plans = vec![];
+        for i in 0..self.lowered.program.graphs.len() {
+            let kind = self.lowered.kinds[i];
+            let graph = self.lowered.program.graphs[i].clone();
+            match self.graph(i, graph, kind) {
+                Some(plan) => plans.push(plan),
+                None => return vec![],
+            }
+        }
+        self.layouts(&plans);
+        plans
+    }
+
+    /// One graph through all phases.
+    fn graph(&mut self, index: usize, graph: Graph, kind: GraphKind) -> Option<Plan> {
+        self.after(Phase::Lower, &graph);
+        let mut g = graph;
+        self.timed(Phase::Simplify, |me| {
+            let stage = if matches!(kind, GraphKind::Update { .. }) {
+                Stage::BeforeGrad
+            } else {
+                Stage::Final
+            };
+            if matches!(kind, GraphKind::Generate { .. }) {
+                g = me.report(incremental(&g))?;
+            }
+            me.report(simplify(&mut g, stage))
+        })?;
+        self.after(Phase::Simplify, &g);
+        if let GraphKind::Update { model } = kind {
+            let recompute = match &self.lowered.rules[model].recompute {
+                Some((r, _)) if r == "full" => Recompute::Full,
+                _ => Recompute::None,
+            };
+            self.timed(Phase::Grad, |me| {
+                g = me.report(grad(&g, "loss", &recompute))?;
+                me.report(simplify(&mut g, Stage::Final))
+            })?;
+        }
+        self.after(Phase::Grad, &g);
+        let (mesh, rules) = self.target(index, kind);
+        let sharded = self.timed(Phase::Shard, |me| match shard(&g, &mesh, &rules) {
+            Ok(s) => Some(s),
+            Err(found) => {
+                let model = model_of(kind);
+                for p in found {
+                    let d =
+                        rules::diagnostic(p, model.and_then(|m| me.lowered.places.get(m).copied()));
+                    me.problems.push(d);
+                }
+                None
+            }
+        })?;
+        let Sharded { graph: mut g, layouts, unused, .. } = sharded;
+        self.unmatched(kind, &unused);
+        self.after(Phase::Shard, &g);
+        let config = if self.options.fuse { FuseConfig::default() } else { FuseConfig::single() };
+        self.timed(Phase::Fuse, |me| me.report(fuse(&mut g, &config)))?;
+        self.after(Phase::Fuse, &g);
+        let plan = self.timed(Phase::Schedule, |_| Some(schedule(g, &mesh, layouts)))?;
+        if let Some(c) = plan.classes.first() {
+            let text = c.graph.clone();
+            self.after(Phase::Schedule, &text);
+        }
+        Some(plan)
+    }
+
+    /// The mesh and the layout rules a graph is made for.
+    fn target(&self, index: usize, kind: GraphKind) -> (Mesh, nrl_passes::Rules) {
+        let p = &self.lowered.program;
+        match kind {
+            GraphKind::Batch | GraphKind::Optimizer => {
+                (Mesh::new(&[("dp", 1)]), nrl_passes::Rules::default())
+            }
+            GraphKind::Forward { model } | GraphKind::Update { model } => (
+                p.meshes[p.models[model].mesh].1.clone(),
+                rules::of(&self.lowered.rules[model], false),
+            ),
+            GraphKind::Generate { model } => {
+                let mesh = p
+                    .generators
+                    .iter()
+                    .find(|g| g.graph == index)
+                    .map_or(p.models[model].mesh, |g| g.mesh);
+                (p.meshes[mesh].1.clone(), rules::of(&self.lowered.rules[model], true))
+            }
+        }
+    }
+
+    /// A rule of the user's own that matches nothing is an error; the library's are inert.
+    fn unmatched(&mut self, kind: GraphKind, unused: &[String]) {
+        let Some(model) = model_of(kind) else { return };
+        let rules = &self.lowered.rules[model];
+        for r in rules.dims.iter().filter(|r| {
+            r.own
+                && r.dim != "seq"
+                && unused.iter().any(|u| *u == r.dim || u.starts_with(&format!("{}:", r.dim)))
+        }) {
+            let known: Vec<&str> = self.lowered.program.models[model]
+                .dims
+                .iter()
+                .map(|(_, d)| d.name.as_str())
+                .collect();
+            let help = nrl_base::did_you_mean(&r.dim, known.iter().copied());
+            self.problems.push(
+                Diagnostic::error(
+                    "rule-matches-nothing",
+                    format!("this rule splits `{}`, which the model does not have", r.dim),
+                )
+                .label(r.span, "matches nothing")
+                .help_opt(help),
+            );
+        }
+    }
+
+    /// Storage layouts of the models, from any plan that reads their weights on their own mesh.
+    fn layouts(&mut self, plans: &[Plan]) {
+        for m in 0..self.lowered.program.models.len() {
+            let at = |want: fn(GraphKind) -> bool| {
+                self.lowered.kinds.iter().position(|k| model_of(*k) == Some(m) && want(*k))
+            };
+            let own = at(|k| matches!(k, GraphKind::Update { .. }))
+                .or_else(|| at(|k| matches!(k, GraphKind::Forward { .. })));
+            let found = own.or_else(|| at(|_| true));
+            if let Some(plan) = found.and_then(|i| plans.get(i)) {
+                self.lowered.program.models[m].layouts = plan.params.clone();
+            }
+        }
+        // A frozen copy is stored as what it copies.
+        for m in 0..self.lowered.program.models.len() {
+            if let Weights::Frozen { of, .. } = self.lowered.program.models[m].weights
+                && self.lowered.program.models[m].layouts.is_empty()
+            {
+                self.lowered.program.models[m].layouts =
+                    self.lowered.program.models[of].layouts.clone();
+            }
+        }
+    }
+
+    fn timed<T>(&mut self, phase: Phase, f: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let start = Instant::now();
+        let result = f(self);
+        let spent = start.elapsed();
+        match self.timings.iter_mut().find(|(n, _)| *n == phase.name()) {
+            Some((_, t)) => *t += spent,
+            None => self.timings.push((phase.name(), spent)),
+        }
+        result
+    }
+
+    fn report<T>(&mut self, r: Result<T, nrl_passes::Problem>) -> Option<T> {
+        match r {
+            Ok(t) => Some(t),
+            Err(p) => {
+                self.problems.push(rules::diagnostic(p, None));
+                None
+            }
+        }
+    }
+
+    /// Verifies, and keeps the text if this is the phase asked for.
+    fn after(&mut self, phase: Phase, g: &Graph) {
+        if self.options.emit == Some(phase) {
+            self.emitted.push(emit::graph(g));
+        }
+    }
+}
+
+fn model_of(kind: GraphKind) -> Option<usize> {
+    match kind {
+        GraphKind::Forward { model }
+        | GraphKind::Update { model }
+        | GraphKind::Generate { model } => Some(model),
+        GraphKind::Batch | GraphKind::Optimizer => None,
+    }
+}

@@ -4,7 +4,7 @@
 //! that fails pushes one diagnostic and yields `Err(Stop)`; the statement it stands in binds
 //! [`Val::Poison`], so that one mistake is one message.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_base::{Diagnostic, Problems, SourceMap, Span, nearest};
 use nrl_ir::program::{Binding, BindingId, Program, Stage};
@@ -97,6 +97,9 @@ pub struct Elab<'a, 's> {
     pub rewards: BTreeMap<String, usize>,
     pub folder: String,
     pub ranks: Option<usize>,
+    /// Models that `place` named, and generators whose mesh was given.
+    pub placed: BTreeSet<usize>,
+    pub meshed: BTreeSet<usize>,
 }
 
 impl<'a, 's> Elab<'a, 's> {
@@ -123,6 +126,8 @@ impl<'a, 's> Elab<'a, 's> {
             rewards: BTreeMap::new(),
             folder: folder.into(),
             ranks,
+            placed: BTreeSet::new(),
+            meshed: BTreeSet::new(),
         }
     }
 

@@ -157,8 +157,7 @@ impl<'a> Elab<'a, '_> {
         let name = &p.name.text;
         let b = self.builder(p.span)?;
         let seq = b.dim("seq");
-        let valid =
-            (dims == [seq]).then(|| b.input(&format!("{name}.valid"), Type::f32([seq])));
+        let valid = (dims == [seq]).then(|| b.input(&format!("{name}.valid"), Type::f32([seq])));
         if !train {
             let id = b.input(name, Type::f32(dims));
             return Ok(Val::Tensor(crate::value::Tensor { id, valid }));

@@ -70,7 +70,28 @@ impl<'a> Elab<'a, '_> {
             .help("write `step { .. }`");
             self.problems.push(d);
         }
+        self.follow();
         self.check_batches();
+    }
+
+    /// Copies of a model live where it lives, and generators on their model's mesh, unless the
+    /// recipe says otherwise.
+    fn follow(&mut self) {
+        for i in 0..self.out.program.models.len() {
+            if let nrl_ir::program::Weights::Frozen { of, .. } = self.out.program.models[i].weights
+                && !self.placed.contains(&i)
+            {
+                self.out.program.models[i].mesh = self.out.program.models[of].mesh;
+                self.out.rules[i] = self.out.rules[of].clone();
+                self.out.places[i] = self.out.places[of];
+            }
+        }
+        for i in 0..self.out.program.generators.len() {
+            if !self.meshed.contains(&i) {
+                let model = self.out.program.generators[i].model;
+                self.out.program.generators[i].mesh = self.out.program.models[model].mesh;
+            }
+        }
     }
 
     /// A parameter: its default, or what `--set` gave, which must be of the same kind.
@@ -327,6 +348,7 @@ impl<'a> Elab<'a, '_> {
             let model = self.model_of(&v, m.span)?;
             self.out.program.models[model].mesh = mesh;
             self.out.rules[model] = rules.clone();
+            self.placed.insert(model);
             self.out.places[model] = p.plan.as_ref().map_or(p.mesh.span, |e| e.span);
         }
         Ok(())

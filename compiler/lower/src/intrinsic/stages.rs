@@ -467,7 +467,10 @@ impl<'a> Elab<'a, '_> {
             None => SLOTS,
         };
         let graph = self.generate_graph(model, span)?;
-        let mesh = mesh.unwrap_or(self.out.program.models[model].mesh);
+        if mesh.is_some() {
+            self.meshed.insert(self.out.program.generators.len());
+        }
+        let mesh = mesh.unwrap_or(0);
         self.out.program.generators.push(Generator {
             name: String::new(),
             model,

@@ -282,6 +282,9 @@ impl<'a> Elab<'a, '_> {
         };
         let b = self.builder(span)?;
         let n = b.input(count, nrl_ir::Type::f32([]));
+        // A batch in which nothing is trained has loss 0.
+        let one = b.constant(1.0);
+        let n = self.tensor_op(Op::Binary { op: BinaryOp::Max }, &[n, one], &[span, span], span)?;
         let id =
             self.tensor_op(Op::Binary { op: BinaryOp::Div }, &[total, n], &[span, span], span)?;
         Ok(Val::Loss(id))
