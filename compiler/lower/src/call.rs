@@ -272,7 +272,8 @@ impl<'a> Elab<'a, '_> {
                     "one too many",
                 );
             }
-            if slots[i].is_some() {
+            // An override of an argument given by position wins.
+            if slots[i].is_some() && !self.is_override(s) {
                 return self.error(
                     "wrong-arguments",
                     s,

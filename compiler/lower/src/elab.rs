@@ -157,6 +157,11 @@ impl<'a, 's> Elab<'a, 's> {
         self.sources.get(span.source).map_or(0, |s| s.position(span.start as usize).line as u32)
     }
 
+    /// Was this written on the command line?
+    pub fn is_override(&self, span: Span) -> bool {
+        self.sources.get(span.source).is_some_and(|s| s.name().starts_with(crate::overrides::SOURCE_PREFIX))
+    }
+
     /// Appends a stage to the step being built.
     pub fn stage(
         &mut self,

@@ -195,7 +195,7 @@ impl<'a> Elab<'a, '_> {
                     }
                 }
             };
-            if i >= given.len() || given[i].is_some() {
+            if i >= given.len() || (given[i].is_some() && !self.is_override(a.span)) {
                 return self.error(
                     "wrong-arguments",
                     a.span,
