@@ -14,7 +14,7 @@ mod schedule;
 mod shard;
 mod simplify;
 
-pub use fuse::{Fuse, fuse};
+pub use fuse::{FuseConfig, fuse};
 pub use grad::{Recompute, grad};
 pub use incremental::incremental;
 pub use report::{Origin, Problem, Report, Split};

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use nrl_ir::kernel::{Access, Instr, InstrId, Kernel, Output};
+use nrl_ir::kernel::{Instr, InstrId, Kernel, Output};
 use nrl_ir::{Graph, Node, Op, ValueId};
 
 use super::Group;
 use super::space::{self, Rows};
+use crate::report::Problem;
 
 struct Build<'a> {
     g: &'a Graph,
@@ -19,7 +20,11 @@ struct Build<'a> {
 }
 
 /// The node that computes every result of `group` that somebody outside reads.
-pub(super) fn kernel(g: &Graph, group: &Group, consts: &BTreeMap<ValueId, f64>) -> Node {
+pub(super) fn kernel(
+    g: &Graph,
+    group: &Group,
+    consts: &BTreeMap<ValueId, f64>,
+) -> Result<Node, Problem> {
     let lanes = group.lanes.widest();
     let (rows, lane_dims) = group.space.split_at(group.space.len() - lanes);
     let names: Vec<&str> = group.members.iter().map(|n| n.op.name()).collect();
@@ -34,7 +39,7 @@ pub(super) fn kernel(g: &Graph, group: &Group, consts: &BTreeMap<ValueId, f64>) 
     let mut b = Build { g, kernel, operands: vec![], at: BTreeMap::new(), consts, lanes };
     let mut outs = vec![];
     for node in &group.members {
-        let output = b.member(node);
+        let output = b.member(node)?;
         let out = node.outs[0];
         if group.outs.get(&out).is_some_and(|n| *n > 0) {
             let id = b.at[&out];
@@ -42,18 +47,22 @@ pub(super) fn kernel(g: &Graph, group: &Group, consts: &BTreeMap<ValueId, f64>) 
             outs.push(out);
         }
     }
-    Node {
+    Ok(Node {
         op: Op::Fused { kernel: Box::new(b.kernel) },
         args: b.operands,
         outs,
         origin: group.members[0].origin,
-    }
+    })
 }
 
 impl Build<'_> {
     /// Appends the instructions of one node; says how its result would leave.
-    fn member(&mut self, node: &Node) -> Output {
-        let x: Vec<InstrId> = node.args.iter().map(|v| self.operand(*v)).collect();
+    fn member(&mut self, node: &Node) -> Result<Output, Problem> {
+        let x = node
+            .args
+            .iter()
+            .map(|v| self.operand(*v))
+            .collect::<Result<Vec<InstrId>, Problem>>()?;
         let mut output = Output::Store;
         let id = match &node.op {
             Op::Unary { op } => self.push(Instr::Unary { op: *op, x: x[0] }),
@@ -81,12 +90,12 @@ impl Build<'_> {
             _ => x[0],
         };
         self.at.insert(node.outs[0], id);
-        output
+        Ok(output)
     }
 
-    fn operand(&mut self, v: ValueId) -> InstrId {
+    fn operand(&mut self, v: ValueId) -> Result<InstrId, Problem> {
         if let Some(id) = self.at.get(&v) {
-            return *id;
+            return Ok(*id);
         }
         let instr = match self.consts.get(&v) {
             Some(value) => Instr::Const { value: *value },
@@ -94,16 +103,17 @@ impl Build<'_> {
                 let space: Vec<_> =
                     self.kernel.rows.iter().chain(&self.kernel.lanes).copied().collect();
                 let access = space::access(self.g, self.g.dims_of(v), &space, self.lanes);
-                // `fits` let it in only if it can be read.
-                let none = Access { row: nrl_ir::kernel::RowIndex::None, lanes: false };
-                self.kernel.inputs.push(access.unwrap_or(none));
+                let access = access.ok_or_else(|| {
+                    Problem::internal("a kernel reads what it cannot reach", None)
+                })?;
+                self.kernel.inputs.push(access);
                 self.operands.push(v);
                 Instr::Load { input: self.operands.len() - 1 }
             }
         };
         let id = self.push(instr);
         self.at.insert(v, id);
-        id
+        Ok(id)
     }
 
     fn push(&mut self, instr: Instr) -> InstrId {

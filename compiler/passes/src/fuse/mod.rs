@@ -15,35 +15,43 @@ use nrl_ir::op::Scan;
 use nrl_ir::{Block, DType, DimId, Graph, Node, Op, ValueId};
 
 use crate::rename;
-use crate::report::Report;
+use crate::report::{Problem, Report};
 use space::{Fold, Lanes};
 
 /// Limits of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fuse {
+pub struct FuseConfig {
     /// Most nodes in one group; 1 makes every node its own kernel.
     pub max_group: usize,
     /// Most operands and results of one kernel.
     pub max_edges: usize,
 }
 
-impl Default for Fuse {
-    fn default() -> Fuse {
-        Fuse { max_group: 64, max_edges: 24 }
+impl FuseConfig {
+    /// Every node its own kernel.
+    pub fn single() -> FuseConfig {
+        FuseConfig { max_group: 1, ..FuseConfig::default() }
+    }
+}
+
+impl Default for FuseConfig {
+    fn default() -> FuseConfig {
+        FuseConfig { max_group: 64, max_edges: 24 }
     }
 }
 
 /// Replaces groups of nodes of `graph` by kernels; the report counts groups by reason.
-pub fn fuse(graph: &mut Graph, config: Fuse) -> Report {
+pub fn fuse(graph: &mut Graph, config: &FuseConfig) -> Result<Report, Problem> {
     let mut body = std::mem::take(&mut graph.body);
-    let mut ctx = Ctx { g: graph, config, report: Report::default(), known: Known::default() };
-    ctx.walk(&mut body);
+    let mut ctx =
+        Ctx { g: graph, config: *config, report: Report::default(), known: Known::default() };
+    ctx.walk(&mut body)?;
     let report = ctx.report;
     graph.body = body;
     let mut swept = Report::default();
     crate::simplify::sweep(graph, &mut swept);
     rename::compact(graph);
-    report
+    Ok(report)
 }
 
 /// What is known about values defined so far, whatever block they are in.
@@ -58,7 +66,7 @@ struct Known {
 
 struct Ctx<'a> {
     g: &'a mut Graph,
-    config: Fuse,
+    config: FuseConfig,
     report: Report,
     known: Known,
 }
@@ -95,19 +103,20 @@ struct Fit {
 }
 
 impl Ctx<'_> {
-    fn walk(&mut self, block: &mut Block) {
+    fn walk(&mut self, block: &mut Block) -> Result<(), Problem> {
         let uses = self.uses(block);
         let mut open = Open { groups: vec![], done: vec![], uses: &uses };
         for node in std::mem::take(&mut block.nodes) {
-            self.place(node, &mut open);
+            self.place(node, &mut open)?;
         }
         for v in block.results.clone() {
-            self.materialize(v, &mut open);
+            self.materialize(v, &mut open)?;
         }
         while !open.groups.is_empty() {
-            self.close(0, &mut open);
+            self.close(0, &mut open)?;
         }
         block.nodes = open.done;
+        Ok(())
     }
 
     /// How often each value is read. Who reads a repeated value reads what it repeats.
@@ -137,15 +146,15 @@ impl Ctx<'_> {
             && self.is_float(node)
     }
 
-    fn place(&mut self, mut node: Node, open: &mut Open) {
+    fn place(&mut self, mut node: Node, open: &mut Open) -> Result<(), Problem> {
         if let Op::Const { value } = &node.op {
             self.known.consts.insert(node.outs[0], *value);
             open.done.push(node);
-            return;
+            return Ok(());
         }
         if self.repeats(&node) {
             self.known.alias.insert(node.outs[0], (node.args[0], node));
-            return;
+            return Ok(());
         }
         let fusable = matches!(
             node.op,
@@ -155,18 +164,19 @@ impl Ctx<'_> {
                 | Op::Reduce { .. }
                 | Op::Cast { to: DType::Bf16 }
         );
-        if fusable && self.is_float(&node) && self.join(&node, open) {
-            return;
+        if fusable && self.is_float(&node) && self.join(&node, open)? {
+            return Ok(());
         }
         for v in rename::reads(&node) {
-            self.materialize(v, open);
+            self.materialize(v, open)?;
         }
         if let Op::Scan { scan } = &mut node.op {
             let mut body = std::mem::take(&mut scan.body);
-            self.walk(&mut body);
+            self.walk(&mut body)?;
             **scan = Scan { body, ..(**scan).clone() };
         }
         open.done.push(node);
+        Ok(())
     }
 
     fn is_float(&self, node: &Node) -> bool {
@@ -186,21 +196,22 @@ impl Ctx<'_> {
     }
 
     /// Makes sure a node before the end of `open.done` defines `v`.
-    fn materialize(&mut self, v: ValueId, open: &mut Open) {
+    fn materialize(&mut self, v: ValueId, open: &mut Open) -> Result<(), Problem> {
         if let Some((source, node)) = self.known.alias.get(&v).cloned() {
-            self.materialize(source, open);
+            self.materialize(source, open)?;
             if self.known.made.insert(v) {
                 open.done.push(node);
             }
-            return;
+            return Ok(());
         }
         if let Some(i) = open.groups.iter().position(|g| g.outs.contains_key(&v)) {
-            self.close(i, open);
+            self.close(i, open)?;
         }
+        Ok(())
     }
 
     /// Puts `node` into a group, old or new; false if no kernel can say it.
-    fn join(&mut self, node: &Node, open: &mut Open) -> bool {
+    fn join(&mut self, node: &Node, open: &mut Open) -> Result<bool, Problem> {
         let reads: Vec<ValueId> = node.args.iter().map(|v| self.root(*v)).collect();
         let holding: Vec<usize> = (0..open.groups.len())
             .rev()
@@ -225,11 +236,11 @@ impl Ctx<'_> {
         tries.push(vec![]);
         for groups in tries {
             if let Some(fit) = self.fits(node, &groups, open) {
-                self.put(node.clone(), fit, groups, open);
-                return true;
+                self.put(node.clone(), fit, groups, open)?;
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 
     /// Can `node` join the union of `groups`?
@@ -325,7 +336,13 @@ impl Ctx<'_> {
         (!lanes.is_empty()).then_some(Fit { space, lanes, operands, fold: Some(fold) })
     }
 
-    fn put(&mut self, node: Node, fit: Fit, mut groups: Vec<usize>, open: &mut Open) {
+    fn put(
+        &mut self,
+        node: Node,
+        fit: Fit,
+        mut groups: Vec<usize>,
+        open: &mut Open,
+    ) -> Result<(), Problem> {
         for v in &fit.operands {
             let inside = groups.iter().any(|i| open.groups[*i].outs.contains_key(v));
             if inside || self.known.consts.contains_key(v) {
@@ -334,7 +351,7 @@ impl Ctx<'_> {
             let before = open.groups.len();
             let marks: Vec<ValueId> =
                 groups.iter().map(|i| open.groups[*i].members[0].outs[0]).collect();
-            self.materialize(*v, open);
+            self.materialize(*v, open)?;
             if open.groups.len() != before {
                 groups = marks
                     .iter()
@@ -376,15 +393,17 @@ impl Ctx<'_> {
         }
         merged.members.push(Node { args: fit.operands, ..node });
         open.groups.push(merged);
+        Ok(())
     }
 
     /// Turns group `i` into a node.
-    fn close(&mut self, i: usize, open: &mut Open) {
+    fn close(&mut self, i: usize, open: &mut Open) -> Result<(), Problem> {
         let group = open.groups.remove(i);
-        let node = build::kernel(self.g, &group, &self.known.consts);
+        let node = build::kernel(self.g, &group, &self.known.consts)?;
         if let Op::Fused { kernel } = &node.op {
             self.report.count(kernel.reason.clone());
         }
         open.done.push(node);
+        Ok(())
     }
 }

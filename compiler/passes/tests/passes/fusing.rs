@@ -2,7 +2,7 @@
 
 use nrl_ir::kernel::{Instr, Output};
 use nrl_ir::{Graph, Mesh, Op};
-use nrl_passes::{Fuse, Rules, State, fuse, schedule, shard};
+use nrl_passes::{FuseConfig, Rules, State, fuse, schedule, shard};
 
 use crate::common::*;
 use crate::llama::{Config, Head, build};
@@ -30,7 +30,7 @@ fn fused_equals_unfused() {
     let mut kernels = vec![];
     for max_group in [1, 3, 64] {
         let mut fused = g.clone();
-        fuse(&mut fused, Fuse { max_group, ..Fuse::default() });
+        fuse(&mut fused, &FuseConfig { max_group, ..FuseConfig::default() }).expect("fuses");
         let out = run(&fused, &bind, &params);
         assert_close("outputs", &out.0, &plain.0, 1e-12);
         assert_same_grads("gradients", &out.1, &plain.1, 1e-12);
@@ -44,7 +44,7 @@ fn fused_equals_unfused() {
 fn an_rms_norm_is_one_kernel() {
     let (mut g, _) = build(&Config::default(), Head::Generate);
     nrl_passes::simplify(&mut g, nrl_passes::Stage::Final).expect("simplifies");
-    fuse(&mut g, Fuse::default());
+    fuse(&mut g, &FuseConfig::default()).expect("fuses");
     let Some(Op::Fused { kernel }) =
         g.body.nodes.iter().map(|n| &n.op).find(|op| matches!(op, Op::Fused { .. }))
     else {
@@ -78,7 +78,7 @@ fn a_plan_frees_everything_once() {
         .map(|r| bind_loss(&s.graph, &i, &share(&batch, &mesh, &rules.batch, r), 9))
         .collect();
     let plain = run_sharded(&s, &mesh, binds.clone(), &params);
-    fuse(&mut s.graph, Fuse::default());
+    fuse(&mut s.graph, &FuseConfig::default()).expect("fuses");
     let fused = run_sharded(&s, &mesh, binds, &params);
     for r in 0..4 {
         assert_close("outputs", &fused.0[r], &plain.0[r], 1e-12);
