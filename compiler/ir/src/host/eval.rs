@@ -357,13 +357,19 @@ fn regex(pattern: &str) -> Result<regex::Regex, EvalError> {
 /// `1,024`, `-3.5`, `1e-3`, `3/4`, `50 %`, `$7`; none if anything else is in the text.
 fn parse_number(s: &str) -> Option<f64> {
     let s = s.trim().trim_start_matches('$').trim_end_matches('.');
-    if let Some(percent) = s.strip_suffix('%') {
-        return Some(parse_number(percent)? / 100.0);
-    }
-    if let Some((p, q)) = s.split_once('/') {
-        let q = parse_number(q)?;
-        return (q != 0.0).then_some(parse_number(p)? / q);
-    }
+    let (s, percent) = s.strip_suffix('%').map_or((s, false), |s| (s.trim_end(), true));
+    let x = match s.split_once('/') {
+        Some((p, q)) => {
+            let q = parse_decimal(q.trim_start())?;
+            (q != 0.0).then_some(parse_decimal(p.trim_end())? / q)?
+        }
+        None => parse_decimal(s)?,
+    };
+    Some(if percent { x / 100.0 } else { x })
+}
+
+/// Digits with a sign, a fraction, an exponent, and commas anywhere.
+fn parse_decimal(s: &str) -> Option<f64> {
     let plain: String = s.chars().filter(|c| *c != ',').collect();
     let ok = !plain.is_empty() && plain.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
     if ok { plain.parse().ok() } else { None }

@@ -1,0 +1,13 @@
+//! The mathematics of the standard library against values from outside: losses, advantages,
+//! optimizers, rewards.
+//!
+//! Each test elaborates `.nrl` text, runs its graph in the f64 interpreter, and compares with torch
+//! or with numbers worked out by hand. Where the reference values come from:
+//! `tests/reference/README.md`.
+
+mod advantages;
+mod golden;
+mod losses;
+mod optimizer;
+mod rewards;
+mod support;
