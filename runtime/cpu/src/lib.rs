@@ -3,10 +3,12 @@
 #![allow(unsafe_code)]
 
 pub mod attention;
+pub mod executor;
 pub mod gemm;
 pub mod jit;
 pub mod logprob;
 pub mod simd;
 mod threads;
 
+pub use executor::CpuEngine;
 pub use threads::Threads;

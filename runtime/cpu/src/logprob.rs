@@ -26,6 +26,8 @@ pub struct Labels<'a> {
     /// How many ids it holds, and how many of them have a probability.
     pub local: usize,
     pub valid: usize,
+    /// How many ids of all ranks have a probability.
+    pub all: usize,
     pub inv_temperature: f32,
 }
 
@@ -205,7 +207,7 @@ fn gather(threads: &Threads, l: &Labels, at: usize, width: usize, x: &[f32], str
 }
 
 /// Sums of all ranks to results.
-fn conclude(mut sums: Vec<Sums>, group: Option<&Group>, out: Results) -> Result<(), CommError> {
+fn conclude(l: &Labels, mut sums: Vec<Sums>, group: Option<&Group>, out: Results) -> Result<(), CommError> {
     if let Some(group) = group {
         let mut max: Vec<f32> = sums.iter().map(|s| s.max).collect();
         group.all_reduce(&mut max, Reduce::Max)?;
@@ -220,7 +222,8 @@ fn conclude(mut sums: Vec<Sums>, group: Option<&Group>, out: Results) -> Result<
         let log = s.s.ln();
         out.lse[i] = s.max + log;
         // Written so that a certain label has exactly 0.
-        out.lp[i] = (s.label - s.max) - log;
+        let label = if (l.ids[i] as usize) < l.all { s.label } else { f32::NEG_INFINITY };
+        out.lp[i] = (label - s.max) - log;
         out.entropy[i] = log - s.t / s.s;
     }
     Ok(())
@@ -232,7 +235,7 @@ pub fn forward(threads: &Threads, l: &Labels, logits: &[f32], group: Option<&Gro
     for at in (0..l.local).step_by(IDS) {
         gather(threads, l, at, IDS.min(l.local - at), &logits[at.min(logits.len())..], l.local, &mut sums, 0);
     }
-    conclude(sums, group, out)
+    conclude(l, sums, group, out)
 }
 
 /// Gradients of logits `[row, vocab]`.
@@ -282,7 +285,7 @@ pub fn head_forward(
             gather(threads, l, at, width, piece, IDS, &mut sums[from..from + count], from);
         }
     }
-    conclude(sums, group, out)
+    conclude(l, sums, group, out)
 }
 
 /// Room for a piece of logits; its old numbers do not matter.
@@ -373,7 +376,7 @@ mod tests {
         let w: Vec<f32> = numbers(2, vocab * d).iter().map(|x| x * 2.0).collect();
         let ids: Vec<u32> = (0..rows as u32).map(|i| i * 97 % valid as u32).collect();
         let logit = |i: usize, v: usize| -> f64 { (0..d).map(|c| f64::from(h[i * d + c]) * f64::from(w[v * d + c])).sum::<f64>() * f64::from(inv) };
-        let l = Labels { ids: &ids, first: 0, local: vocab, valid, inv_temperature: inv };
+        let l = Labels { ids: &ids, first: 0, local: vocab, valid, all: valid, inv_temperature: inv };
         let (d_lp, d_entropy) = (numbers(3, rows), numbers(4, rows));
         let mut turned = vec![0.0; w.len()];
         for v in 0..vocab {
@@ -438,7 +441,7 @@ mod tests {
         let ids: Vec<u32> = (0..rows as u32).map(|i| i * 4).collect();
         let run = |logits: &[f32], first: usize, local: usize, group: Option<&Group>| {
             let valid = 37usize.saturating_sub(first).min(local);
-            let l = Labels { ids: &ids, first, local, valid, inv_temperature: 0.5 };
+            let l = Labels { ids: &ids, first, local, valid, all: 37, inv_temperature: 0.5 };
             let mut out = [vec![0.0; rows], vec![0.0; rows], vec![0.0; rows]];
             let [lp, lse, entropy] = &mut out;
             forward(&Threads::new(1), &l, logits, group, Results { lp, lse, entropy }).map(|()| out)
@@ -458,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_certain_label_has_log_probability_zero_and_a_huge_gap_stays_finite() {
-        let l = Labels { ids: &[1, 0], first: 0, local: 3, valid: 3, inv_temperature: 1.0 };
+        let l = Labels { ids: &[1, 0], first: 0, local: 3, valid: 3, all: 3, inv_temperature: 1.0 };
         let logits = [-200.0, 300.0, f32::NEG_INFINITY, -200.0, 300.0, -1e30];
         let mut out = [vec![0.0; 2], vec![0.0; 2], vec![0.0; 2]];
         let [lp, lse, entropy] = &mut out;
