@@ -88,6 +88,18 @@ impl<'a> Elab<'a, '_> {
             }
             exprs.push(e);
         }
+        if let (Builtin::Matches | Builtin::Capture | Builtin::Captures, [_, pattern]) =
+            (f, &exprs[..])
+            && matches!(pattern, host::Expr::Const(_))
+        {
+            // A pattern that is known is read now, not at the first sample.
+            let on_nothing = vec![host::Expr::Const(Value::text("")), pattern.clone()];
+            let body = host::Expr::Call { f, args: on_nothing };
+            let func = host::Func { name: f.name().into(), params: 0, locals: 0, body };
+            if let Err(e) = host::call(&func, &[]) {
+                return self.error("wrong-type", args[1].1, e.0, "this pattern");
+            }
+        }
         let known = exprs.iter().all(|e| matches!(e, host::Expr::Const(_)));
         let call = host::Expr::Call { f, args: exprs };
         if known {

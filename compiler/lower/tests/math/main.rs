@@ -11,3 +11,4 @@ mod losses;
 mod optimizer;
 mod rewards;
 mod support;
+mod tried;

@@ -293,8 +293,8 @@ fn sgd_is_the_formula() {
     let mut trainer = Trainer::new(&program, Numbers::F64);
     let grads: Vec<Vec<f64>> = (0..3).map(|p| gradient(1, p)).collect();
     trainer.step(1, &grads, &[true; 3]);
-    for p in 0..3 {
-        let want: Vec<f64> = start(p).iter().zip(&grads[p]).map(|(w, g)| w - 0.5 * g).collect();
+    for (p, grad) in grads.iter().enumerate() {
+        let want: Vec<f64> = start(p).iter().zip(grad).map(|(w, g)| w - 0.5 * g).collect();
         assert_close("sgd", &trainer.tensors[p][0], &want, 1e-15);
     }
 }

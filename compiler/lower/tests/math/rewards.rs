@@ -3,7 +3,7 @@
 use nrl_ir::host::{self, EvalError, Func, Value};
 use nrl_ir::program::RewardKind;
 
-use crate::support::program;
+use crate::support::{problems, program};
 
 /// The host function of a reward as a recipe writes it.
 fn reward(call: &str) -> Func {
@@ -230,8 +230,8 @@ fn weird_text_never_panics() {
 }
 
 #[test]
-fn a_bad_pattern_is_an_error_of_the_reward() {
-    let f = reward(r#"rewards.format(b, "(")"#);
-    let got = score(&f, Sample { completion: "x", answer: None, tokens: 1.0 });
-    assert!(matches!(&got, Err(e) if e.0.contains("regular expression")), "{got:?}");
+fn a_bad_pattern_is_found_before_the_run() {
+    let found = problems("rewards", "", r#"r = rewards.format(b, "(")"#);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("wrong-type: bad regular expression `(`"), "{found:?}");
 }

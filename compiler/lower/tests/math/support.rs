@@ -160,15 +160,34 @@ pub fn assert_close(what: &str, got: &[f64], want: &[f64], bound: f64) {
     assert!(bad.is_none(), "{what}, item {}:\n{got:?}\n{want:?}", bad.unwrap_or(0));
 }
 
-/// The program of a recipe whose lines are `lines`.
-pub fn program(uses: &str, lines: &str, step: &str) -> Program {
+/// A recipe over eight rows of data with these lines and this line in its step.
+fn elaborated(uses: &str, lines: &str, step: &str) -> (Program, Vec<String>) {
     let text = format!(
         "use std.{{data, {uses}}}\nrecipe test {{\n  rows = data.made(8 rows, i -> {{prompt: \"0\", answer: \"1\"}})\n  {lines}\n  step {{\n    b = rows.take(8 samples)\n    {step}\n  }}\n}}\n"
     );
-    let files = BTreeMap::from([("test.nrl".to_string(), text.clone())]);
+    let files = BTreeMap::from([("test.nrl".to_string(), text)]);
     let mut sources = SourceMap::new();
     let (lowered, problems) = lower(&files, &mut sources, "test.nrl", &Options::default());
-    let problems = shown(problems, &sources);
-    assert!(problems.is_empty(), "{problems:#?}\n{text}");
-    lowered.program
+    (lowered.program, shown(problems, &sources))
+}
+
+/// The program of such a recipe, which must have no problem.
+pub fn program(uses: &str, lines: &str, step: &str) -> Program {
+    let (program, problems) = elaborated(uses, lines, step);
+    assert!(problems.is_empty(), "{problems:#?}\n{lines}\n{step}");
+    program
+}
+
+/// The problems of such a recipe.
+pub fn problems(uses: &str, lines: &str, step: &str) -> Vec<String> {
+    elaborated(uses, lines, step).1
+}
+
+/// What keeps function `name` of the module `text` from being tried.
+pub fn refusal(text: &str, name: &str, trained: &[&str]) -> Vec<String> {
+    let files = BTreeMap::from([("test.nrl".to_string(), text.to_string())]);
+    let mut sources = SourceMap::new();
+    let (graph, problems) = lower_fn(&files, &mut sources, "test.nrl", name, trained);
+    assert!(graph.is_none(), "{text}");
+    shown(problems, &sources)
 }
