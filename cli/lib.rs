@@ -1,3 +1,33 @@
 //! The command line: one file per command.
+//!
+//! Exit codes: 0 if all went well, 1 if the recipe or the run has an error, 2 for arguments that make no sense.
 
+pub mod args;
+pub mod check;
+pub mod disk;
+pub mod eval;
+pub mod generate;
+pub mod load;
+pub mod plan;
 pub mod report;
+pub mod run;
+pub mod score;
+pub mod screen;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Generate(args) => generate::run(&args),
+        Command::Score(args) => score::run(&args),
+    }
+}

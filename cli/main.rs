@@ -1,1 +1,5 @@
-fn main() {}
+//! The `nrlc` program.
+
+fn main() -> std::process::ExitCode {
+    nrlc::main()
+}

@@ -21,11 +21,18 @@ pub fn pass_at_k(n: usize, c: usize, k: usize) -> f64 {
 }
 
 /// The report of an evaluation; a sample is correct when its reward is at least `correct`.
-pub fn report(batch: &Batch, scored: &Scored, copies: usize, correct: f64) -> BTreeMap<String, f64> {
+pub fn report(
+    batch: &Batch,
+    scored: &Scored,
+    copies: usize,
+    correct: f64,
+) -> BTreeMap<String, f64> {
     let (values, valid) = (&scored.values.data, &scored.valid.data);
     let scored_ok: Vec<usize> = (0..batch.samples.len()).filter(|i| valid[*i] > 0.0).collect();
     let is_correct = |i: usize| f64::from(values[i]) >= correct - 1e-6;
-    let mean = |x: &dyn Fn(usize) -> f64, of: &[usize]| of.iter().map(|i| x(*i)).fold(0.0, |a, b| a + b) / of.len().max(1) as f64;
+    let mean = |x: &dyn Fn(usize) -> f64, of: &[usize]| {
+        of.iter().map(|i| x(*i)).fold(0.0, |a, b| a + b) / of.len().max(1) as f64
+    };
     let all: Vec<usize> = (0..batch.samples.len()).collect();
     let mut out = BTreeMap::new();
     let mut put = |name: &str, x: f64| out.insert(name.to_owned(), x);
@@ -44,7 +51,8 @@ pub fn report(batch: &Batch, scored: &Scored, copies: usize, correct: f64) -> BT
         })
         .collect();
     let at = |k: usize| {
-        let enough: Vec<f64> = groups.iter().filter(|g| g.0 >= k).map(|(n, c)| pass_at_k(*n, *c, k)).collect();
+        let enough: Vec<f64> =
+            groups.iter().filter(|g| g.0 >= k).map(|(n, c)| pass_at_k(*n, *c, k)).collect();
         enough.iter().fold(0.0, |a, b| a + b) / enough.len().max(1) as f64
     };
     put("pass_at_k", at(copies));

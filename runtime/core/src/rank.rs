@@ -29,7 +29,8 @@ pub struct Compiled {
 impl Compiled {
     /// The number of ranks that the largest mesh asks for.
     pub fn ranks(&self) -> usize {
-        let meshes = self.program.meshes.iter().map(|(_, m)| m).chain(self.plans.iter().map(|p| &p.mesh));
+        let meshes =
+            self.program.meshes.iter().map(|(_, m)| m).chain(self.plans.iter().map(|p| &p.mesh));
         meshes.map(Mesh::ranks).max().unwrap_or(1).max(1)
     }
 }
@@ -117,12 +118,16 @@ impl Ranks {
             let device = engine.device(r, count, (cores / count).max(1));
             let mut worker = Worker::new(ranks.world.rank(r), device, setup.clone());
             let (send, receive) = channel::<Job>();
-            let thread = std::thread::Builder::new().name(format!("rank-{r}")).stack_size(16 << 20).spawn(move || {
-                while let Ok(job) = receive.recv() {
-                    job(&mut worker);
-                }
-            });
-            let thread = thread.map_err(|e| RunError::new("no-thread", format!("cannot start rank {r}: {e}")))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("rank-{r}"))
+                .stack_size(16 << 20)
+                .spawn(move || {
+                    while let Ok(job) = receive.recv() {
+                        job(&mut worker);
+                    }
+                });
+            let thread = thread
+                .map_err(|e| RunError::new("no-thread", format!("cannot start rank {r}: {e}")))?;
             ranks.senders.push(send);
             ranks.threads.push(thread);
         }
@@ -169,14 +174,18 @@ impl Ranks {
     ) -> Outcome<()> {
         let job: Job = Box::new(move |worker| {
             let result = catch_unwind(AssertUnwindSafe(|| job(worker)));
-            let result = result.unwrap_or_else(|cause| Err(RunError::internal(format!("rank {rank} panicked: {}", text(&*cause)))));
+            let result = result.unwrap_or_else(|cause| {
+                Err(RunError::internal(format!("rank {rank} panicked: {}", text(&*cause))))
+            });
             if let Err(e) = &result {
                 worker.rank.stop(&e.message);
             }
             // The driver stops listening after the first failure.
             results.send((rank, result)).ok();
         });
-        self.senders[rank].send(job).map_err(|_| RunError::internal(format!("rank {rank} has ended")))
+        self.senders[rank]
+            .send(job)
+            .map_err(|_| RunError::internal(format!("rank {rank} has ended")))
     }
 
     fn collect<T>(&self, count: usize, receive: &Receiver<(usize, Outcome<T>)>) -> Outcome<Vec<T>> {
@@ -190,9 +199,14 @@ impl Ranks {
                 Ok((rank, Err(e))) => failed.push((rank, e)),
                 Err(RecvTimeoutError::Timeout) => {
                     let hours = self.deadline.as_secs_f64() / 3600.0;
-                    return Err(RunError::new("rank-stuck", format!("a rank has not answered for {hours:.1} h")));
+                    return Err(RunError::new(
+                        "rank-stuck",
+                        format!("a rank has not answered for {hours:.1} h"),
+                    ));
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(RunError::internal("a rank ended without a result")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(RunError::internal("a rank ended without a result"));
+                }
             }
         }
         if failed.is_empty() {
@@ -231,9 +245,13 @@ pub fn free_axes(plan: &Plan) -> Vec<String> {
 /// Axes over which every trained parameter's gradient is summed: the data-parallel axes of an update.
 pub fn data_axes(plan: &Plan) -> Vec<String> {
     let free = free_axes(plan);
-    let trained = |p: &&ParamLayout| plan.classes.first().is_none_or(|c| c.graph.param(p.param).trained);
+    let trained =
+        |p: &&ParamLayout| plan.classes.first().is_none_or(|c| c.graph.param(p.param).trained);
     let summed = |axis: &String| {
-        plan.params.iter().filter(trained).all(|p| p.pending.contains(axis) || p.flat.contains(axis))
+        plan.params
+            .iter()
+            .filter(trained)
+            .all(|p| p.pending.contains(axis) || p.flat.contains(axis))
     };
     free.into_iter().filter(|a| plan.mesh.size(a) == 1 || summed(a)).collect()
 }

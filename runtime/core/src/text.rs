@@ -40,7 +40,9 @@ impl Text {
             let (name, tokens, rows) = (&model.name, text.len(), rows.unwrap_or(0));
             return Err(RunError::new(
                 "vocabulary-mismatch",
-                format!("the tokenizer of `{name}` has {tokens} tokens, the model only {rows} rows"),
+                format!(
+                    "the tokenizer of `{name}` has {tokens} tokens, the model only {rows} rows"
+                ),
             )
             .help("take the tokenizer that belongs to the model, or a larger `vocab_size`"));
         }
@@ -51,8 +53,10 @@ impl Text {
     pub fn open(dir: &Path) -> Outcome<Text> {
         let config = ModelConfig::open(dir).map_err(|e| RunError::new(e.code(), e.to_string()))?;
         let tokenizer = Tokenizer::open(dir).map_err(|e| RunError::new(e.code(), e.to_string()))?;
-        let chat = ChatTemplate::open(dir, &tokenizer).map_err(|e| RunError::new(e.code(), e.to_string()))?;
-        let generation = Generation::open(dir, &tokenizer, &config).map_err(|e| RunError::new(e.code(), e.to_string()))?;
+        let chat = ChatTemplate::open(dir, &tokenizer)
+            .map_err(|e| RunError::new(e.code(), e.to_string()))?;
+        let generation = Generation::open(dir, &tokenizer, &config)
+            .map_err(|e| RunError::new(e.code(), e.to_string()))?;
         Ok(Text { tokenizer, chat, stops: generation.stop_ids() })
     }
 
@@ -90,7 +94,9 @@ impl Text {
         let Some(chat) = chat else {
             let Value::Text(text) = prompt else {
                 let what = format!("the prompt is a {}, not text", prompt.kind());
-                return Err(RunError::new("bad-prompt", what).help("render messages with `| chat(model)`"));
+                return Err(
+                    RunError::new("bad-prompt", what).help("render messages with `| chat(model)`")
+                );
             };
             return Ok((text.to_string(), self.encode(text)?));
         };
@@ -98,7 +104,9 @@ impl Text {
             RunError::new("no-chat-template", "the model has no chat template")
                 .help("leave out `| chat(..)`, or take a model with chat_template in its tokenizer_config.json")
         })?;
-        let text = template.render(&messages(prompt, chat)?, true).map_err(|e| RunError::new(e.code(), e.to_string()))?;
+        let text = template
+            .render(&messages(prompt, chat)?, true)
+            .map_err(|e| RunError::new(e.code(), e.to_string()))?;
         let ids = self.encode_rest(&text)?;
         Ok((text, ids))
     }
@@ -113,7 +121,12 @@ fn messages(prompt: &Value, chat: &Chat) -> Outcome<Vec<serde_json::Value>> {
     let mut list = match prompt {
         Value::Text(text) => vec![message("user", text)],
         Value::List(items) => items.iter().map(Value::to_json).collect(),
-        v => return Err(RunError::new("bad-prompt", format!("the prompt is a {}, not text or messages", v.kind()))),
+        v => {
+            return Err(RunError::new(
+                "bad-prompt",
+                format!("the prompt is a {}, not text or messages", v.kind()),
+            ));
+        }
     };
     if let Some(system) = &chat.system
         && list.first().is_none_or(|m| m["role"] != "system")

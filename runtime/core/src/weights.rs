@@ -48,7 +48,11 @@ impl Placement {
 
     /// Shape of a rank's local tensor, before the flat cut.
     pub fn local_shape(&self, mesh: &Mesh) -> Vec<usize> {
-        self.shape.iter().enumerate().map(|(i, n)| n.div_ceil(mesh.size_over(self.axes(i)))).collect()
+        self.shape
+            .iter()
+            .enumerate()
+            .map(|(i, n)| n.div_ceil(mesh.size_over(self.axes(i))))
+            .collect()
     }
 
     /// Elements of a rank's local tensor, before the flat cut.
@@ -79,8 +83,10 @@ impl Placement {
     fn runs(&self, mesh: &Mesh, rank: usize, mut copy: impl FnMut(usize, usize, usize)) {
         let local = self.local_shape(mesh);
         let n = local.len();
-        let starts: Vec<usize> = (0..n).map(|i| mesh.coord_over(rank, self.axes(i)) * local[i]).collect();
-        let held: Vec<usize> = (0..n).map(|i| local[i].min(self.shape[i].saturating_sub(starts[i]))).collect();
+        let starts: Vec<usize> =
+            (0..n).map(|i| mesh.coord_over(rank, self.axes(i)) * local[i]).collect();
+        let held: Vec<usize> =
+            (0..n).map(|i| local[i].min(self.shape[i].saturating_sub(starts[i]))).collect();
         if held.contains(&0) {
             return;
         }
@@ -122,7 +128,8 @@ impl Placement {
     /// The global tensor from the ranks' parts.
     pub fn join<'a>(&self, mesh: &Mesh, part: impl Fn(usize) -> &'a [f32]) -> Vec<f32> {
         let mut global = vec![0.0; self.shape.iter().product()];
-        let flat_first = |r: &usize| self.is_first(mesh, *r) && mesh.coord_over(*r, &self.flat) == 0;
+        let flat_first =
+            |r: &usize| self.is_first(mesh, *r) && mesh.coord_over(*r, &self.flat) == 0;
         for rank in (0..mesh.ranks()).filter(flat_first) {
             let mut local: Vec<f32> = vec![];
             for r in mesh.group(rank, &self.flat) {
@@ -157,7 +164,9 @@ impl Stored {
         let place = |d| file.iter().position(|f| f == d);
         let order: Option<Vec<usize>> = decl.dims.iter().map(place).collect();
         let order = order.filter(|o| o.len() == file.len());
-        let order = order.ok_or_else(|| RunError::internal(format!("`{}` has other dims in its checkpoint", decl.name)))?;
+        let order = order.ok_or_else(|| {
+            RunError::internal(format!("`{}` has other dims in its checkpoint", decl.name))
+        })?;
         let sizes: Vec<usize> = file.iter().map(|d| global_size(dims, *d)).collect();
         let group = |g: &Vec<nrl_ir::DimId>| g.iter().map(|d| global_size(dims, *d)).product();
         Ok(Stored { shape: decl.checkpoint_dims.iter().map(group).collect(), sizes, order })
@@ -223,7 +232,11 @@ pub fn tensors(params: &[ParamDecl]) -> impl Iterator<Item = (usize, usize, Stri
 pub enum Source {
     Files(Checkpoint),
     /// Normal draws keyed by (seed, model and parameter, index).
-    Fresh { seed: u64, model: String, std: f64 },
+    Fresh {
+        seed: u64,
+        model: String,
+        std: f64,
+    },
     /// Tensors in file order by name, as a checkpoint of a run holds them.
     Read(Box<dyn Fn(&str) -> Outcome<Vec<f32>> + Send + Sync>),
 }
@@ -243,7 +256,10 @@ impl Source {
         };
         if file.len() != count {
             let (shape, found) = (&stored.shape, file.len());
-            return Err(RunError::new("checkpoint-mismatch", format!("`{name}` has {found} values, the model wants {shape:?}")));
+            return Err(RunError::new(
+                "checkpoint-mismatch",
+                format!("`{name}` has {found} values, the model wants {shape:?}"),
+            ));
         }
         Ok(stored.to_storage(&file))
     }
@@ -263,14 +279,21 @@ fn fresh(seed: u64, model: &str, decl: &ParamDecl, name: &str, std: f64, count: 
 pub fn placements(model: &Model, layouts: &[ParamLayout]) -> Outcome<Vec<Placement>> {
     let place = |(i, decl): (usize, &ParamDecl)| {
         let layout = layouts.iter().find(|l| l.param.0 as usize == i);
-        let layout = layout.ok_or_else(|| RunError::internal(format!("`{}` has no layout", decl.name)))?;
+        let layout =
+            layout.ok_or_else(|| RunError::internal(format!("`{}` has no layout", decl.name)))?;
         Ok(Placement::new(decl, &model.dims, layout))
     };
     model.params.iter().enumerate().map(place).collect()
 }
 
 /// The store of one rank, filled from `source`.
-pub fn load(model: &Model, layouts: &[ParamLayout], mesh: &Mesh, rank: usize, source: &Source) -> Outcome<ParamStore> {
+pub fn load(
+    model: &Model,
+    layouts: &[ParamLayout],
+    mesh: &Mesh,
+    rank: usize,
+    source: &Source,
+) -> Outcome<ParamStore> {
     let places = placements(model, layouts)?;
     let mut store = empty_store(&model.params);
     for (p, layer, _) in tensors(&model.params) {
@@ -296,7 +319,13 @@ pub fn empty_store(params: &[ParamDecl]) -> ParamStore {
 pub type Parts = Vec<Vec<Vec<f32>>>;
 
 /// What `rank` hands over for [`join`]: its parts, without those that an earlier rank holds too.
-pub fn share(params: &[ParamDecl], places: &[Placement], mesh: &Mesh, rank: usize, parts: &[Vec<f32>]) -> Vec<Vec<f32>> {
+pub fn share(
+    params: &[ParamDecl],
+    places: &[Placement],
+    mesh: &Mesh,
+    rank: usize,
+    parts: &[Vec<f32>],
+) -> Vec<Vec<f32>> {
     let give = |((p, _, _), part): ((usize, usize, String), &Vec<f32>)| {
         if places[p].is_first(mesh, rank) { part.clone() } else { vec![] }
     };
@@ -304,8 +333,15 @@ pub fn share(params: &[ParamDecl], places: &[Placement], mesh: &Mesh, rank: usiz
 }
 
 /// Global tensors in storage order, by slot, from what all ranks shared.
-pub fn join(params: &[ParamDecl], places: &[Placement], mesh: &Mesh, parts: &Parts) -> Vec<Arc<Vec<f32>>> {
-    let one = |(slot, (p, _, _)): (usize, (usize, usize, String))| Arc::new(places[p].join(mesh, |r| &parts[r][slot]));
+pub fn join(
+    params: &[ParamDecl],
+    places: &[Placement],
+    mesh: &Mesh,
+    parts: &Parts,
+) -> Vec<Arc<Vec<f32>>> {
+    let one = |(slot, (p, _, _)): (usize, (usize, usize, String))| {
+        Arc::new(places[p].join(mesh, |r| &parts[r][slot]))
+    };
     tensors(params).enumerate().map(one).collect()
 }
 
@@ -325,7 +361,8 @@ mod tests {
 
     #[test]
     fn a_vocabulary_that_does_not_divide_is_padded_with_zeros() {
-        let place = Placement { shape: vec![5, 2], dims: vec![names(&["tp"]), vec![]], flat: vec![] };
+        let place =
+            Placement { shape: vec![5, 2], dims: vec![names(&["tp"]), vec![]], flat: vec![] };
         let mesh = Mesh::new(&[("dp", 1), ("tp", 2)]);
         let global = iota(10);
         assert_eq!(place.cut(&mesh, 0, &global), [0., 1., 2., 3., 4., 5.]);

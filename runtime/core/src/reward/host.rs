@@ -25,7 +25,11 @@ pub fn record(batch: &Batch, i: usize) -> Value {
 
 /// Calls `f` on each record; outcomes in their order.
 pub fn score(f: &Func, range: Option<(f64, f64)>, records: &[Value]) -> Vec<Outcome> {
-    records.par_iter().with_min_len(32).map(|r| judge(call(f, std::slice::from_ref(r)), range)).collect()
+    records
+        .par_iter()
+        .with_min_len(32)
+        .map(|r| judge(call(f, std::slice::from_ref(r)), range))
+        .collect()
 }
 
 fn judge(result: Result<Value, nrl_ir::host::EvalError>, range: Option<(f64, f64)>) -> Outcome {
@@ -80,9 +84,18 @@ mod tests {
         let one = |body: Expr, range| score(&func(body), range, &records).remove(0);
         let num = |x: f64| Expr::Const(Value::Num(x));
         assert_eq!(one(Expr::Const(Value::None), None), Outcome::Abstained);
-        assert_eq!(one(num(f64::NAN), None), Outcome::Failed("the reward is NaN, not a finite number".into()));
-        assert_eq!(one(num(2.0), Some((0.0, 1.0))), Outcome::Failed("the reward is 2, outside 0..1".into()));
-        assert_eq!(one(field("nothing"), None), Outcome::Failed("there is no field `nothing`".into()));
+        assert_eq!(
+            one(num(f64::NAN), None),
+            Outcome::Failed("the reward is NaN, not a finite number".into())
+        );
+        assert_eq!(
+            one(num(2.0), Some((0.0, 1.0))),
+            Outcome::Failed("the reward is 2, outside 0..1".into())
+        );
+        assert_eq!(
+            one(field("nothing"), None),
+            Outcome::Failed("there is no field `nothing`".into())
+        );
         assert_eq!(one(num(0.5), Some((0.0, 1.0))), Outcome::Value(0.5));
     }
 }

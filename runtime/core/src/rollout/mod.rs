@@ -62,7 +62,8 @@ pub fn generate(w: &mut Worker, job: &Job) -> Outcome<Drawn> {
     let model = &setup.program.models[generator.model];
     let plan = setup.plans[generator.graph].clone();
     let Some(comm) = w.comm(&plan.mesh)? else { return Ok(Drawn::default()) };
-    let graph = &plan.classes.first().ok_or_else(|| RunError::internal("a plan without ranks"))?.graph;
+    let graph =
+        &plan.classes.first().ok_or_else(|| RunError::internal("a plan without ranks"))?.graph;
     let free = free_axes(&plan);
     let (at, of) = (comm.coord(&free), comm.mesh().size_over(&free));
     let total = job.prompts.len();
@@ -156,7 +157,8 @@ impl Rollout<'_> {
         let plan = w.prepare(setup.program.generators[self.job.generator].graph)?;
         self.start(first);
         let prompts = self.prompts;
-        let mut schedule = Schedule::new(prompts.iter().map(|p| &p.ids[..]), self.job.copies, limits);
+        let mut schedule =
+            Schedule::new(prompts.iter().map(|p| &p.ids[..]), self.job.copies, limits);
         let mut cache = w.caches[self.job.generator].take().unwrap_or_default();
         loop {
             let feed = schedule.next_feed();
@@ -166,7 +168,8 @@ impl Rollout<'_> {
             // Others still have work that this rank must take part in.
             let feed = feed.unwrap_or_default();
             let bind = bind(self.graph, &feed)?;
-            let outputs = w.device.run(plan, &mut self.store, Some(&mut cache), &bind, &self.comm)?;
+            let outputs =
+                w.device.run(plan, &mut self.store, Some(&mut cache), &bind, &self.comm)?;
             let Some(HostTensor::F32(logits)) = outputs.into_iter().next() else {
                 return Err(RunError::internal("a generator without logits"));
             };
@@ -208,14 +211,19 @@ impl Rollout<'_> {
         }
         let (width, words) = (logits.len() / rows, self.job.text.len());
         if width < words {
-            return Err(RunError::internal(format!("logits of {width} tokens for a tokenizer of {words}")));
+            return Err(RunError::internal(format!(
+                "logits of {width} tokens for a tokenizer of {words}"
+            )));
         }
         let mut next = vec![];
-        for (piece, row) in feed.pieces.iter().filter(|p| !p.draws.is_empty()).zip(logits.chunks_exact_mut(width)) {
+        for (piece, row) in
+            feed.pieces.iter().filter(|p| !p.draws.is_empty()).zip(logits.chunks_exact_mut(width))
+        {
             row[words..].fill(f32::NEG_INFINITY);
             let position = u64::from(piece.base) + piece.ids.len() as u64;
             for &(sample, _) in &piece.draws {
-                let draw = self.sampling.draw(row, &self.streams[sample], position, &mut self.scratch)?;
+                let draw =
+                    self.sampling.draw(row, &self.streams[sample], position, &mut self.scratch)?;
                 next.push(self.take(sample, draw));
             }
         }
@@ -250,7 +258,11 @@ fn copy_prompts(cache: &mut KvCache, feed: &Feed, next: &[Option<u32>]) {
     for piece in &feed.pieces {
         for &(_, slot) in &piece.draws {
             if next.next().is_some_and(Option::is_some) && slot != piece.slot {
-                cache.copy_slot(piece.slot as usize, slot as usize, piece.base as usize + piece.ids.len());
+                cache.copy_slot(
+                    piece.slot as usize,
+                    slot as usize,
+                    piece.base as usize + piece.ids.len(),
+                );
             }
         }
     }
@@ -263,8 +275,12 @@ fn bind(graph: &Graph, feed: &Feed) -> Outcome<Bindings> {
     for p in pieces {
         offsets.push(offsets[offsets.len() - 1] + p.ids.len() as u32);
     }
-    let last: Vec<u32> =
-        pieces.iter().zip(&offsets[1..]).filter(|(p, _)| !p.draws.is_empty()).map(|(_, end)| end - 1).collect();
+    let last: Vec<u32> = pieces
+        .iter()
+        .zip(&offsets[1..])
+        .filter(|(p, _)| !p.draws.is_empty())
+        .map(|(_, end)| end - 1)
+        .collect();
     let mut bind = Bindings {
         bases: pieces.iter().map(|p| p.base).collect(),
         slots: pieces.iter().map(|p| p.slot).collect(),
@@ -286,7 +302,9 @@ fn bind(graph: &Graph, feed: &Feed) -> Outcome<Bindings> {
         bind.inputs.push(HostTensor::Id(match input.name.as_str() {
             "ids" => pieces.iter().flat_map(|p| &p.ids).copied().collect(),
             "last" => last.clone(),
-            other => return Err(RunError::internal(format!("a generator with the input `{other}`"))),
+            other => {
+                return Err(RunError::internal(format!("a generator with the input `{other}`")));
+            }
         }));
     }
     Ok(bind)
@@ -294,7 +312,8 @@ fn bind(graph: &Graph, feed: &Feed) -> Outcome<Bindings> {
 
 /// Bounds of one run, and as many slots as this job can use.
 fn limits(graph: &Graph, slots: usize, samples: usize) -> Limits {
-    let bound = |name: &str| graph.dims.find(name).map_or(usize::MAX, |d| graph.dims.bound(d)).max(1);
+    let bound =
+        |name: &str| graph.dims.find(name).map_or(usize::MAX, |d| graph.dims.bound(d)).max(1);
     Limits {
         tokens: bound("tok"),
         sequences: bound("seq").min(bound("row")),
@@ -309,7 +328,9 @@ fn reserve(w: &mut Worker, generator: usize, graph: &Graph, slots: usize, contex
         return;
     }
     // The old one goes first: both may not fit.
-    let (slots, context) = w.caches[generator].take().map_or((slots, context), |c| (slots.max(c.slots), context.max(c.context)));
+    let (slots, context) = w.caches[generator]
+        .take()
+        .map_or((slots, context), |c| (slots.max(c.slots), context.max(c.context)));
     let (layers, width) = cache_shape(graph);
     w.caches[generator] = Some(KvCache::new(layers, slots, context, width));
 }
@@ -335,7 +356,8 @@ fn cache_shape(graph: &Graph) -> (usize, usize) {
 
 /// Axes along which weights are gathered during a run, so that all their ranks must run equally often.
 fn sync_axes(plan: &Plan) -> Vec<String> {
-    let mut axes: Vec<String> = plan.params.iter().flat_map(|p: &ParamLayout| &p.flat).cloned().collect();
+    let mut axes: Vec<String> =
+        plan.params.iter().flat_map(|p: &ParamLayout| &p.flat).cloned().collect();
     axes.sort();
     axes.dedup();
     axes

@@ -66,7 +66,11 @@ pub struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     /// A schedule of `copies` samples of each prompt; sample `i * copies + c` is copy `c` of prompt `i`. No prompt may
     /// be empty and no limit 0.
-    pub fn new(prompts: impl Iterator<Item = &'a [u32]>, copies: usize, limits: Limits) -> Schedule<'a> {
+    pub fn new(
+        prompts: impl Iterator<Item = &'a [u32]>,
+        copies: usize,
+        limits: Limits,
+    ) -> Schedule<'a> {
         let mut waiting = VecDeque::new();
         for (i, ids) in prompts.enumerate() {
             // Copies beyond the slots share another prefill.
@@ -75,7 +79,14 @@ impl<'a> Schedule<'a> {
             }
         }
         let free = (0..limits.slots as u32).rev().collect();
-        Schedule { limits, waiting, feeding: VecDeque::new(), free, active: vec![None; limits.slots], cursor: 0 }
+        Schedule {
+            limits,
+            waiting,
+            feeding: VecDeque::new(),
+            free,
+            active: vec![None; limits.slots],
+            cursor: 0,
+        }
     }
 
     /// The next run; `None` when every sample has ended.
@@ -95,7 +106,8 @@ impl<'a> Schedule<'a> {
                 return;
             }
             self.waiting.pop_front();
-            let draws = (first..first + count).filter_map(|s| Some((s, self.free.pop()?))).collect();
+            let draws =
+                (first..first + count).filter_map(|s| Some((s, self.free.pop()?))).collect();
             self.feeding.push_back(Feeding { ids, done: 0, draws });
         }
     }
@@ -125,7 +137,9 @@ impl<'a> Schedule<'a> {
 
     fn decode(&mut self) -> Vec<Piece> {
         let most = self.limits.sequences.min(self.limits.tokens);
-        let from = |at: usize| (at..self.limits.slots).filter(|s| self.active[*s].is_some()).take(most).collect();
+        let from = |at: usize| {
+            (at..self.limits.slots).filter(|s| self.active[*s].is_some()).take(most).collect()
+        };
         let mut slots: Vec<usize> = from(self.cursor);
         if slots.is_empty() {
             slots = from(0);
@@ -192,8 +206,14 @@ mod tests {
         assert_eq!(feeds[0].pieces.iter().map(|p| p.ids.len()).collect::<Vec<_>>(), [3, 1]);
         assert_eq!(feeds[0].pieces[0].draws, [(0, 0), (1, 1)]);
         // Sample 0 ended with its first token; the others decode at the length of their prompt.
-        assert_eq!(feeds[1].pieces.iter().map(|p| (p.slot, p.base)).collect::<Vec<_>>(), [(1, 3), (2, 1), (3, 1)]);
-        assert_eq!(feeds[2].pieces, [Piece { slot: 1, base: 4, ids: vec![101], draws: vec![(1, 1)] }]);
+        assert_eq!(
+            feeds[1].pieces.iter().map(|p| (p.slot, p.base)).collect::<Vec<_>>(),
+            [(1, 3), (2, 1), (3, 1)]
+        );
+        assert_eq!(
+            feeds[2].pieces,
+            [Piece { slot: 1, base: 4, ids: vec![101], draws: vec![(1, 1)] }]
+        );
         assert_eq!(feeds.len(), 3);
     }
 
@@ -211,7 +231,10 @@ mod tests {
     fn a_prompt_longer_than_a_run_is_fed_in_pieces() {
         let limits = Limits { tokens: 4, sequences: 8, slots: 2 };
         let feeds = play(&[(0..10).collect()], 2, limits, &[2, 2]);
-        let fed: Vec<_> = feeds.iter().map(|f| (f.pieces[0].base, f.pieces[0].ids.len(), f.pieces[0].draws.len())).collect();
+        let fed: Vec<_> = feeds
+            .iter()
+            .map(|f| (f.pieces[0].base, f.pieces[0].ids.len(), f.pieces[0].draws.len()))
+            .collect();
         assert_eq!(fed, [(0, 4, 0), (4, 4, 0), (8, 2, 2), (10, 1, 1)]);
     }
 
@@ -219,7 +242,8 @@ mod tests {
     fn more_sequences_than_one_run_take_turns() {
         let limits = Limits { tokens: 2, sequences: 2, slots: 3 };
         let feeds = play(&[vec![1]], 3, limits, &[3, 3, 3]);
-        let slots: Vec<Vec<u32>> = feeds[1..].iter().map(|f| f.pieces.iter().map(|p| p.slot).collect()).collect();
+        let slots: Vec<Vec<u32>> =
+            feeds[1..].iter().map(|f| f.pieces.iter().map(|p| p.slot).collect()).collect();
         assert_eq!(slots, [vec![0, 1], vec![2], vec![0, 1], vec![2]]);
     }
 

@@ -25,7 +25,13 @@ pub fn planned(plan: &Plan) -> Outcome<&Graph> {
 }
 
 /// Runs `graph` over the whole batch on rank 0; one tensor per output.
-pub fn compute(ranks: &Ranks, setup: &Compiled, graph: usize, batch: &Arc<Batch>, inputs: Inputs) -> Outcome<Vec<Tensor>> {
+pub fn compute(
+    ranks: &Ranks,
+    setup: &Compiled,
+    graph: usize,
+    batch: &Arc<Batch>,
+    inputs: Inputs,
+) -> Outcome<Vec<Tensor>> {
     let plan = setup.plans[graph].clone();
     let batch = batch.clone();
     ranks.one(0, move |w: &mut Worker| {
@@ -37,7 +43,11 @@ pub fn compute(ranks: &Ranks, setup: &Compiled, graph: usize, batch: &Arc<Batch>
         let mut none = crate::engine::ParamStore::default();
         let outputs = w.device.run(ready, &mut none, None, &bind, &comm)?;
         let levels = levels(g)?;
-        outputs.into_iter().zip(levels).map(|(t, level)| Ok(Tensor::new(level, numbers(t)?))).collect()
+        outputs
+            .into_iter()
+            .zip(levels)
+            .map(|(t, level)| Ok(Tensor::new(level, numbers(t)?)))
+            .collect()
     })
 }
 
@@ -140,7 +150,12 @@ struct Batches {
 }
 
 /// Runs all optimizer steps of an update; one report per step.
-pub fn update(ranks: &Ranks, setup: &Compiled, batch: &Arc<Batch>, job: Update) -> Outcome<Vec<Report>> {
+pub fn update(
+    ranks: &Ranks,
+    setup: &Compiled,
+    batch: &Arc<Batch>,
+    job: Update,
+) -> Outcome<Vec<Report>> {
     let plan = setup.plans[job.graph].clone();
     let g = planned(&plan)?;
     let axes = data_axes(&plan);
@@ -152,9 +167,13 @@ pub fn update(ranks: &Ranks, setup: &Compiled, batch: &Arc<Batch>, job: Update) 
     let mut batches = vec![];
     for epoch in 0..job.epochs.max(1) {
         for chosen in split(atoms.len(), job.updates.max(1), &job.order.child(epoch as u64)) {
-            let samples: Vec<usize> = chosen.iter().flat_map(|a| atoms[*a].samples.clone()).collect();
+            let samples: Vec<usize> =
+                chosen.iter().flat_map(|a| atoms[*a].samples.clone()).collect();
             let counts = Counts::trained(batch, &samples);
-            batches.push(Batches { counts, packed: pack(&atoms, &chosen, shares, budget(g, job.tokens))? });
+            batches.push(Batches {
+                counts,
+                packed: pack(&atoms, &chosen, shares, budget(g, job.tokens))?,
+            });
         }
     }
     let names: Vec<(usize, String)> = scalars(g)?;
@@ -168,7 +187,10 @@ pub fn update(ranks: &Ranks, setup: &Compiled, batch: &Arc<Batch>, job: Update) 
 /// Scalar outputs of a graph.
 fn scalars(g: &Graph) -> Outcome<Vec<(usize, String)>> {
     let levels = levels(g)?;
-    Ok((0..levels.len()).filter(|i| levels[*i] == Level::Scalar).map(|i| (i, g.outputs[i].clone())).collect())
+    Ok((0..levels.len())
+        .filter(|i| levels[*i] == Level::Scalar)
+        .map(|i| (i, g.outputs[i].clone()))
+        .collect())
 }
 
 /// Scalars are whole on every rank: graphs sum them over the ranks that split sequences.
@@ -177,7 +199,8 @@ fn combine(parts: &[Vec<Part>], u: usize, counts: Counts, names: &[(usize, Strin
     for (i, part) in parts.iter().filter_map(|p| p.get(u)).filter(|p| p.counts).enumerate() {
         if i == 0 {
             report.stats = part.stats;
-            report.scalars = names.iter().map(|(_, n)| n.clone()).zip(part.scalars.iter().copied()).collect();
+            report.scalars =
+                names.iter().map(|(_, n)| n.clone()).zip(part.scalars.iter().copied()).collect();
         }
         if let Some((max, sum, n)) = part.gap {
             let g = report.gap.get_or_insert((0.0, 0.0, 0));
@@ -219,20 +242,23 @@ impl Task {
             if batch.counts.tokens > 0 {
                 for samples in &batch.packed[coord] {
                     let bind = bind(g, &self.batch, samples, &self.job.inputs, batch.counts)?;
-                    let outputs = w.device.run(ready, &mut w.stores[self.job.model], None, &bind, &comm)?;
+                    let outputs =
+                        w.device.run(ready, &mut w.stores[self.job.model], None, &bind, &comm)?;
                     let outputs = outputs.into_iter().map(numbers).collect::<Outcome<Vec<_>>>()?;
                     let scalars = outputs.iter().zip(&levels).filter(|(_, l)| **l == Level::Scalar);
                     for (s, (x, _)) in part.scalars.iter_mut().zip(scalars) {
                         *s += x.first().map_or(0.0, |x| f64::from(*x));
                     }
                     if u == 0 {
-                        let logprobs = (0..outputs.len()).find(|i| levels[*i] == Level::Token && is_logprob(&g.outputs[*i]));
+                        let logprobs = (0..outputs.len())
+                            .find(|i| levels[*i] == Level::Token && is_logprob(&g.outputs[*i]));
                         if let Some(i) = logprobs {
                             add_gap(&mut part.gap, &self.batch, samples, &outputs[i]);
                         }
                     }
                 }
-                part.stats = optimizer::step(w, self.job.model, self.job.optimizer, self.job.graph)?;
+                part.stats =
+                    optimizer::step(w, self.job.model, self.job.optimizer, self.job.graph)?;
             }
             parts.push(part);
         }
@@ -246,7 +272,12 @@ pub fn is_logprob(output: &str) -> bool {
 }
 
 /// Compares `ours`, the log-probabilities of `samples`' tokens, with those they were drawn at.
-pub fn add_gap(gap: &mut Option<(f64, f64, usize)>, batch: &Batch, samples: &[usize], ours: &[f32]) {
+pub fn add_gap(
+    gap: &mut Option<(f64, f64, usize)>,
+    batch: &Batch,
+    samples: &[usize],
+    ours: &[f32],
+) {
     let drawn = samples.iter().flat_map(|s| &batch.samples[*s].logprobs);
     for (a, b) in ours.iter().zip(drawn) {
         let d = f64::from(a - b).abs();

@@ -49,7 +49,13 @@ impl Machine {
         let setup = Arc::new(setup);
         let ranks = Ranks::start(&setup, engine)?;
         let (models, generators) = (setup.program.models.len(), setup.program.generators.len());
-        Ok(Machine { setup, ranks, texts, versions: vec![0; models], copied: vec![None; generators] })
+        Ok(Machine {
+            setup,
+            ranks,
+            texts,
+            versions: vec![0; models],
+            copied: vec![None; generators],
+        })
     }
 
     pub fn program(&self) -> &Program {
@@ -66,9 +72,11 @@ impl Machine {
             let model = &self.program().models[m];
             let source = match &model.weights {
                 Weights::Directory { path } => Source::Files(open(model, Path::new(path))?),
-                Weights::Fresh { std } => {
-                    Source::Fresh { seed: self.program().seed, model: model.name.clone(), std: *std }
-                }
+                Weights::Fresh { std } => Source::Fresh {
+                    seed: self.program().seed,
+                    model: model.name.clone(),
+                    std: *std,
+                },
                 Weights::Frozen { .. } => continue,
             };
             self.load(m, source)?;
@@ -108,7 +116,8 @@ impl Machine {
             let from = &self.program().models[of];
             if model.mesh == from.mesh && same_storage(&model.layouts, &from.layouts) {
                 self.ranks.all(move |w| {
-                    let (first, weights) = (w.stores[of].first.clone(), w.stores[of].weights.clone());
+                    let (first, weights) =
+                        (w.stores[of].first.clone(), w.stores[of].weights.clone());
                     let grads = vec![vec![]; weights.len()];
                     w.stores[m] = crate::engine::ParamStore { first, weights, grads };
                     Ok(())
@@ -133,7 +142,13 @@ impl Machine {
             if rank >= on.ranks() {
                 return Ok(vec![]);
             }
-            Ok(weights::share(&w.setup.program.models[m].params, &for_ranks, &on, rank, &w.stores[m].weights))
+            Ok(weights::share(
+                &w.setup.program.models[m].params,
+                &for_ranks,
+                &on,
+                rank,
+                &w.stores[m].weights,
+            ))
         })?;
         Ok(weights::join(&model.params, &places, &mesh, &parts))
     }
@@ -163,13 +178,16 @@ impl Machine {
             let rank = w.rank.rank();
             let held = w.optimizers[optimizer].as_ref().and_then(|s| s.tensors.get(state));
             let params = &w.setup.program.models[m].params;
-            Ok(held.filter(|_| rank < on.ranks()).map(|parts| weights::share(params, &for_ranks, &on, rank, parts)))
+            Ok(held
+                .filter(|_| rank < on.ranks())
+                .map(|parts| weights::share(params, &for_ranks, &on, rank, parts)))
         })?;
         if parts[0].is_none() {
             return Ok(None);
         }
         let parts: Vec<_> = parts.into_iter().map(Option::unwrap_or_default).collect();
-        let one = |(slot, (p, _, _)): (usize, (usize, usize, String))| match model.params[p].trained {
+        let one = |(slot, (p, _, _)): (usize, (usize, usize, String))| match model.params[p].trained
+        {
             true => Arc::new(places[p].join(&mesh, |r| &parts[r][slot])),
             false => Arc::new(vec![]),
         };
@@ -182,7 +200,13 @@ impl Machine {
     }
 
     /// Puts an optimizer of `model` where it was: steps taken and whole state tensors, `[state][slot]`.
-    pub fn restore_optimizer(&self, optimizer: usize, m: usize, updates: u64, whole: Vec<Whole>) -> Outcome<()> {
+    pub fn restore_optimizer(
+        &self,
+        optimizer: usize,
+        m: usize,
+        updates: u64,
+        whole: Vec<Whole>,
+    ) -> Outcome<()> {
         let mesh = self.mesh(m).clone();
         self.ranks.all(move |w| {
             let setup = w.setup.clone();
@@ -193,13 +217,15 @@ impl Machine {
             let places = state_places(model)?;
             let lengths = state_lengths(model, &model.layouts, &mesh)?;
             let cut = |whole: &Whole| {
-                let part = |(slot, (p, _, _)): (usize, (usize, usize, String))| match lengths[slot] {
+                let part = |(slot, (p, _, _)): (usize, (usize, usize, String))| match lengths[slot]
+                {
                     0 => vec![],
                     _ => places[p].cut(&mesh, rank, &whole[slot]),
                 };
                 tensors(&model.params).enumerate().map(part).collect()
             };
-            w.optimizers[optimizer] = Some(OptimizerState { updates, tensors: whole.iter().map(cut).collect() });
+            w.optimizers[optimizer] =
+                Some(OptimizerState { updates, tensors: whole.iter().map(cut).collect() });
             Ok(())
         })?;
         Ok(())
@@ -246,7 +272,8 @@ impl Machine {
                 let setup = w.setup.clone();
                 if w.rank.rank() < plan.mesh.ranks() {
                     let model = &setup.program.models[m];
-                    w.views[g] = Some(part(model, &plan.params, &plan.mesh, w.rank.rank(), &whole)?);
+                    w.views[g] =
+                        Some(part(model, &plan.params, &plan.mesh, w.rank.rank(), &whole)?);
                 }
                 Ok(())
             })?;
@@ -266,7 +293,13 @@ fn state_places(model: &Model) -> Outcome<Vec<Placement>> {
     Ok(places.into_iter().enumerate().map(state).collect())
 }
 
-fn part(model: &Model, layouts: &[ParamLayout], mesh: &Mesh, rank: usize, whole: &Whole) -> Outcome<crate::engine::ParamStore> {
+fn part(
+    model: &Model,
+    layouts: &[ParamLayout],
+    mesh: &Mesh,
+    rank: usize,
+    whole: &Whole,
+) -> Outcome<crate::engine::ParamStore> {
     let places = weights::placements(model, layouts)?;
     let mut store = weights::empty_store(&model.params);
     for (slot, (p, _, _)) in tensors(&model.params).enumerate() {
@@ -304,7 +337,8 @@ fn gather_view(w: &mut Worker, generator: usize, m: usize) -> Outcome<()> {
 
 /// Do two layouts split the same dims, whatever is cut flat? Only the first may lack the flat cut.
 fn same_split(a: &[ParamLayout], b: &[ParamLayout]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.param == b.param && a.dims == b.dims && a.flat.is_empty())
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| a.param == b.param && a.dims == b.dims && a.flat.is_empty())
 }
 
 /// Do two layouts store the same elements on the same ranks?
@@ -333,12 +367,18 @@ pub fn open(model: &Model, dir: &Path) -> Outcome<Checkpoint> {
 
 /// Names and shapes of a model's tensors in its checkpoint.
 pub fn wanted(model: &Model) -> Outcome<Vec<(String, Vec<usize>)>> {
-    let one = |(p, _, name): (usize, usize, String)| Ok((name, Stored::new(&model.params[p], &model.dims)?.shape));
+    let one = |(p, _, name): (usize, usize, String)| {
+        Ok((name, Stored::new(&model.params[p], &model.dims)?.shape))
+    };
     tensors(&model.params).map(one).collect()
 }
 
 /// Models that a program trains.
 pub fn trained_models(program: &Program) -> BTreeSet<usize> {
     let steps = program.phases.iter().flat_map(|p| &p.step);
-    steps.filter_map(|b| if let Stage::Update { model, .. } = &b.stage { Some(*model) } else { None }).collect()
+    steps
+        .filter_map(
+            |b| if let Stage::Update { model, .. } = &b.stage { Some(*model) } else { None },
+        )
+        .collect()
 }

@@ -66,7 +66,12 @@ const SAMPLES: usize = 4;
 const SHOWN: usize = 3;
 
 /// Runs a program from its first step, or from a checkpoint.
-pub fn run(setup: Compiled, engine: &dyn Engine, options: &Options, watch: &mut dyn Watch) -> Outcome<Summary> {
+pub fn run(
+    setup: Compiled,
+    engine: &dyn Engine,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Outcome<Summary> {
     let saved = options.resume.as_ref().map(|r| save::find(r, &options.root)).transpose()?;
     let dir = directory(options, saved.as_ref())?;
     let mut output = Output::open(&dir, saved.as_ref().map(|s| s.state.step))?;
@@ -90,7 +95,16 @@ pub fn run(setup: Compiled, engine: &dyn Engine, options: &Options, watch: &mut 
         watch.event(Event::Note(note));
     }
     let resumed = saved.is_some();
-    let mut run = Run { shop, output: &mut output, options, watch, progress, start: Instant::now(), slowest: 0.0, noted: vec![] };
+    let mut run = Run {
+        shop,
+        output: &mut output,
+        options,
+        watch,
+        progress,
+        start: Instant::now(),
+        slowest: 0.0,
+        noted: vec![],
+    };
     let stopped = run.phases(resumed)?;
     run.finish(stopped)
 }
@@ -107,9 +121,16 @@ pub fn evaluate(
         load_from(&mut shop.machine, path)?;
     }
     let setup = shop.machine.setup.clone();
-    let lists = setup.program.phases.iter().flat_map(|p| p.every.iter().map(|e| &e.stages).chain([&p.step]));
-    let evaluations: Vec<Binding> =
-        lists.flatten().filter(|b| matches!(b.stage, Stage::Evaluate { .. })).map(|b| Binding { args: vec![], ..b.clone() }).collect();
+    let lists = setup
+        .program
+        .phases
+        .iter()
+        .flat_map(|p| p.every.iter().map(|e| &e.stages).chain([&p.step]));
+    let evaluations: Vec<Binding> = lists
+        .flatten()
+        .filter(|b| matches!(b.stage, Stage::Evaluate { .. }))
+        .map(|b| Binding { args: vec![], ..b.clone() })
+        .collect();
     if evaluations.is_empty() {
         return Err(RunError::new("nothing-to-evaluate", "the recipe has no `evaluate`")
             .help("add `every 10 steps { test = evaluate(sampler, held_out, reward: score) }`"));
@@ -119,7 +140,9 @@ pub fn evaluate(
     let mut pass = Pass::new(&mut shop, &evaluations, place);
     pass.run()?;
     for (binding, held) in evaluations.iter().zip(&pass.held) {
-        if let (Held::Numbers(numbers), false) = (held, results.iter().any(|(n, _)| *n == binding.name)) {
+        if let (Held::Numbers(numbers), false) =
+            (held, results.iter().any(|(n, _)| *n == binding.name))
+        {
             results.push((binding.name.clone(), numbers.clone()));
         }
     }
@@ -145,10 +168,18 @@ fn open_shop(setup: Compiled, engine: &dyn Engine, training: bool) -> Outcome<Sh
     let steps = program.phases.iter().filter(|_| training).map(|p| &p.step[..]);
     let lists: Vec<&[Binding]> = every.chain(steps).collect();
     let wanted: Vec<usize> = lists.iter().flat_map(|l| data_of(l)).collect();
-    let data = program.data.iter().enumerate().map(|(i, d)| wanted.contains(&i).then(|| open_data(&machine, d)).transpose());
+    let data = program
+        .data
+        .iter()
+        .enumerate()
+        .map(|(i, d)| wanted.contains(&i).then(|| open_data(&machine, d)).transpose());
     let data = data.collect::<Outcome<_>>()?;
     let used: Vec<usize> = lists.iter().flat_map(|l| l.iter()).filter_map(reward_of).collect();
-    let scorers = program.rewards.iter().enumerate().map(|(i, r)| used.contains(&i).then(|| Scorer::start(r)).transpose());
+    let scorers = program
+        .rewards
+        .iter()
+        .enumerate()
+        .map(|(i, r)| used.contains(&i).then(|| Scorer::start(r)).transpose());
     let scorers = scorers.collect::<Outcome<_>>()?;
     Ok(Shop { machine, data, scorers })
 }
@@ -172,7 +203,11 @@ fn directory(options: &Options, saved: Option<&Saved>) -> Outcome<PathBuf> {
 /// Refuses a run whose checkpoints cannot fit.
 fn check_space(program: &Program, dir: &Path) -> Outcome<()> {
     let stages = program.phases.iter().flat_map(|p| p.every.iter().flat_map(|e| &e.stages));
-    let keep = stages.filter_map(|b| if let Stage::Checkpoint { keep, .. } = &b.stage { Some(*keep) } else { None }).max();
+    let keep = stages
+        .filter_map(
+            |b| if let Stage::Checkpoint { keep, .. } = &b.stage { Some(*keep) } else { None },
+        )
+        .max();
     let Some(keep) = keep else { return Ok(()) };
     let params: usize = trained_models(program).iter().map(|m| parameters(program, *m)).sum();
     let Ok(space) = Space::at(dir, params as u64, BYTES_PER_PARAM, keep) else { return Ok(()) };
@@ -245,7 +280,8 @@ impl Run<'_> {
             let halted = self.step(p, phase)?;
             let seconds = begin.elapsed().as_secs_f64();
             self.slowest = f64::max(self.slowest, seconds);
-            let last = p + 1 == self.shop.machine.program().phases.len() && self.progress.in_phase == phase.steps;
+            let last = p + 1 == self.shop.machine.program().phases.len()
+                && self.progress.in_phase == phase.steps;
             if let Some(halt) = halted {
                 self.checkpoint(&Keep { best: 1, metric: None, higher: true }, false)?;
                 return Ok(Some(format!("halted: {halt}")));
@@ -290,7 +326,8 @@ impl Run<'_> {
         self.progress.in_phase += 1;
         self.progress.step += 1;
         self.progress.rewards.extend(numbers.get("reward/mean"));
-        let due = |period: usize| place.in_phase % period.max(1) == 0 || place.in_phase == phase.steps;
+        let due =
+            |period: usize| place.in_phase % period.max(1) == 0 || place.in_phase == phase.steps;
         for every in phase.every.iter().filter(|e| due(e.period)) {
             let mut pass = Pass::new(&mut self.shop, &every.stages, place);
             pass.run()?;
@@ -300,8 +337,12 @@ impl Run<'_> {
                     self.watch.event(Event::Evaluated { name: &binding.name, numbers: n });
                 }
             }
-            let reported: Vec<(String, f64)> =
-                pass.numbers.iter().filter(|(n, _)| n.contains('.')).map(|(n, x)| (n.clone(), *x)).collect();
+            let reported: Vec<(String, f64)> = pass
+                .numbers
+                .iter()
+                .filter(|(n, _)| n.contains('.'))
+                .map(|(n, x)| (n.clone(), *x))
+                .collect();
             if !reported.is_empty() {
                 self.progress.last_eval = reported.iter().cloned().collect();
                 if self.progress.first_eval.is_empty() {
@@ -341,7 +382,8 @@ impl Run<'_> {
         mut notes: Vec<String>,
     ) {
         let written = self.output.numbers(place.step, &phase.name, &numbers);
-        let written = samples.into_iter().fold(written, |w, s| w.and(self.output.sample(place.step, s)));
+        let written =
+            samples.into_iter().fold(written, |w, s| w.and(self.output.sample(place.step, s)));
         notes.extend(written.err().map(|e| e.message));
         for note in notes {
             // Said once: the second time only the numbers differ.
@@ -379,11 +421,20 @@ impl Run<'_> {
         let setup = self.shop.machine.setup.clone();
         let Some(view) = setup.program.phases.get(p).and_then(viewed) else { return Ok(vec![]) };
         let Some(data) = &self.shop.data[view.data] else { return Ok(vec![]) };
-        let prompts = data.rows.iter().take(SHOWN).cloned().collect();
+        let prompts = data.first(SHOWN)?;
         let greedy = Sampling { temperature: 0.0, top_k: None, top_p: None, ..view.sampling };
-        let job = job(&self.shop.machine, view.generator, Arc::new(prompts), 1, view.max_new, &greedy, Stream::new(0));
+        let job = job(
+            &self.shop.machine,
+            view.generator,
+            Arc::new(prompts),
+            1,
+            view.max_new,
+            &greedy,
+            Stream::new(0),
+        );
         let (batch, _) = self.shop.machine.generate(job)?;
-        let scored = view.reward.and_then(|r| self.shop.scorers[r].as_ref()).map(|s| s.score(&batch));
+        let scored =
+            view.reward.and_then(|r| self.shop.scorers[r].as_ref()).map(|s| s.score(&batch));
         let reward = |i: usize| {
             let scored = scored.as_ref()?;
             (scored.valid.data[i] > 0.0).then(|| f64::from(scored.values.data[i]))
@@ -401,7 +452,11 @@ impl Run<'_> {
         let trained = trained_models(&setup.program);
         let mut models = vec![];
         for m in &trained {
-            let name = if trained.len() == 1 { "model".to_owned() } else { format!("model-{}", setup.program.models[*m].name) };
+            let name = if trained.len() == 1 {
+                "model".to_owned()
+            } else {
+                format!("model-{}", setup.program.models[*m].name)
+            };
             let dir = self.output.dir.join(name);
             export_model(&self.shop.machine, *m, &dir)?;
             models.push(dir);
@@ -412,7 +467,9 @@ impl Run<'_> {
             Some(p) if !self.progress.before.is_empty() => self.show(p)?,
             _ => vec![],
         };
-        let checkpoint = crate::checkpoint::state::latest(&self.output.dir.join("checkpoints")).ok().map(|s| s.path);
+        let checkpoint = crate::checkpoint::state::latest(&self.output.dir.join("checkpoints"))
+            .ok()
+            .map(|s| s.path);
         Ok(Summary {
             stopped,
             dir: self.output.dir.clone(),
@@ -456,7 +513,13 @@ fn viewed(phase: &Phase) -> Option<View> {
         Stage::Generate { generator, max_new, sampling, .. } => {
             let Stage::Take { data, .. } = &phase.step[*b.args.first()?].stage else { return None };
             let reward = phase.step.iter().find_map(reward_of);
-            Some(View { generator: *generator, data: *data, reward, max_new: *max_new, sampling: sampling.clone() })
+            Some(View {
+                generator: *generator,
+                data: *data,
+                reward,
+                max_new: *max_new,
+                sampling: sampling.clone(),
+            })
         }
         _ => None,
     })?;

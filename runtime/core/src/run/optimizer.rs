@@ -70,19 +70,25 @@ pub fn step(w: &mut Worker, model: usize, optimizer: usize, graph: usize) -> Out
     let tensors = trained(&setup.program.models[model], &plan.params, config, &comm)?;
     let mut store = std::mem::take(&mut w.stores[model]);
     let mut state = w.optimizers[optimizer].take().unwrap_or_default();
-    let stats = Step { w, comm, config, tensors: &tensors, store: &mut store, state: &mut state }.run();
+    let stats =
+        Step { w, comm, config, tensors: &tensors, store: &mut store, state: &mut state }.run();
     w.stores[model] = store;
     w.optimizers[optimizer] = Some(state);
     stats
 }
 
 /// Lengths of this rank's part of a state tensor, by slot; 0 for weights that are not trained.
-pub fn state_lengths(model: &nrl_ir::program::Model, layouts: &[ParamLayout], mesh: &nrl_ir::Mesh) -> Outcome<Vec<usize>> {
+pub fn state_lengths(
+    model: &nrl_ir::program::Model,
+    layouts: &[ParamLayout],
+    mesh: &nrl_ir::Mesh,
+) -> Outcome<Vec<usize>> {
     let places = placements(model, layouts)?;
     let mut lengths = vec![];
     for (p, decl) in model.params.iter().enumerate() {
         let layers = decl.repeat.as_ref().map_or(1, |(_, n)| *n);
-        let len = if decl.trained { places[p].of_state(layout(layouts, p)?).part_len(mesh) } else { 0 };
+        let len =
+            if decl.trained { places[p].of_state(layout(layouts, p)?).part_len(mesh) } else { 0 };
         lengths.extend(std::iter::repeat_n(len, layers));
     }
     Ok(lengths)
@@ -122,7 +128,11 @@ fn trained(
                     decays: config.decay_norms || !is_vector(decl),
                     split: state.split_axes(),
                     // A sum over some of the state's axes only cannot be scattered over all of them.
-                    sum: if cut.len() == layout.state.len() { keep.clone() } else { layout.pending.clone() },
+                    sum: if cut.len() == layout.state.len() {
+                        keep.clone()
+                    } else {
+                        layout.pending.clone()
+                    },
                     scatter: if cut.len() == layout.state.len() { cut.clone() } else { vec![] },
                     gather: if zero1 { layout.state.clone() } else { vec![] },
                 });
@@ -168,7 +178,10 @@ impl Step<'_> {
         let squares = |t: &Tensor| vec![sum_squares(&grads[t.slot][t.mine.clone()])];
         let mut norm = [once(self.tensors, &self.comm, squares)?[0].sqrt()];
         // All ranks must decide alike.
-        if let Some(all) = self.comm.along(&self.comm.mesh().axes.iter().map(|a| a.name.clone()).collect::<Vec<_>>()) {
+        if let Some(all) = self
+            .comm
+            .along(&self.comm.mesh().axes.iter().map(|a| a.name.clone()).collect::<Vec<_>>())
+        {
             all.all_reduce(&mut norm, Reduce::Max)?;
         }
         Ok(StepStats { grad_norm: norm[0], ..StepStats::default() })
@@ -187,9 +200,11 @@ impl Step<'_> {
             }
         }
         let plan = self.w.prepare(self.config.graph)?;
-        let names: Vec<&str> = ["w", "g"].into_iter().chain(self.config.state.iter().map(String::as_str)).collect();
+        let names: Vec<&str> =
+            ["w", "g"].into_iter().chain(self.config.state.iter().map(String::as_str)).collect();
         if self.state.tensors.is_empty() {
-            self.state.tensors = vec![vec![vec![]; self.store.weights.len()]; self.config.state.len()];
+            self.state.tensors =
+                vec![vec![vec![]; self.store.weights.len()]; self.config.state.len()];
         }
         let mut squares = vec![];
         let mut before = vec![];
@@ -197,7 +212,8 @@ impl Step<'_> {
             let weights = &mut self.store.weights[t.slot][t.mine.clone()];
             before.clear();
             before.extend_from_slice(weights);
-            let mut slices: Vec<&mut [f32]> = vec![&mut *weights, &mut self.store.grads[t.slot][t.mine.clone()]];
+            let mut slices: Vec<&mut [f32]> =
+                vec![&mut *weights, &mut self.store.grads[t.slot][t.mine.clone()]];
             for s in &mut self.state.tensors {
                 s[t.slot].resize(t.part, 0.0);
                 slices.push(&mut s[t.slot][..t.mine.len()]);
@@ -205,7 +221,11 @@ impl Step<'_> {
             let scalars: Vec<(&str, f32)> =
                 scalars[usize::from(t.decays)].iter().map(|(n, x)| (n.as_str(), *x)).collect();
             self.w.device.run_flat(plan, &names, &mut slices, &scalars)?;
-            squares.push(vec![difference_squares(weights, &before), sum_squares(weights), weights.len() as f64]);
+            squares.push(vec![
+                difference_squares(weights, &before),
+                sum_squares(weights),
+                weights.len() as f64,
+            ]);
         }
         gather(self.tensors, &mut self.store.weights, &self.comm)?;
         let mut next = squares.into_iter();
@@ -219,7 +239,9 @@ impl Step<'_> {
     }
 
     fn scalars(&self, t: u64, lr: f64, decay: f64) -> Outcome<Vec<(String, f32)>> {
-        let one = |(i, f): (usize, &Func)| Ok((format!("host.{i}"), number(f, &[t as f64, lr, decay])? as f32));
+        let one = |(i, f): (usize, &Func)| {
+            Ok((format!("host.{i}"), number(f, &[t as f64, lr, decay])? as f32))
+        };
         self.config.scalars.iter().enumerate().map(one).collect()
     }
 }
@@ -230,12 +252,19 @@ pub fn number(f: &Func, args: &[f64]) -> Outcome<f64> {
     match host::call(f, &args)? {
         Value::Num(x) => Ok(x),
         Value::Bool(b) => Ok(f64::from(b)),
-        v => Err(RunError::new("expression-failed", format!("`{}` gives a {}, not a number", f.name, v.kind()))),
+        v => Err(RunError::new(
+            "expression-failed",
+            format!("`{}` gives a {}, not a number", f.name, v.kind()),
+        )),
     }
 }
 
 /// Sums what `of` gives for each tensor over all ranks, each element counted once.
-fn once(tensors: &[Tensor], comm: &Comm, mut of: impl FnMut(&Tensor) -> Vec<f64>) -> Outcome<Vec<f64>> {
+fn once(
+    tensors: &[Tensor],
+    comm: &Comm,
+    mut of: impl FnMut(&Tensor) -> Vec<f64>,
+) -> Outcome<Vec<f64>> {
     let mut by_axes: BTreeMap<&[String], Vec<f64>> = BTreeMap::new();
     for t in tensors {
         let x = of(t);
@@ -254,7 +283,10 @@ fn once(tensors: &[Tensor], comm: &Comm, mut of: impl FnMut(&Tensor) -> Vec<f64>
 }
 
 /// Tensors of the same `axes`, in groups of about [`BUCKET`] values.
-fn buckets<'a>(tensors: &'a [Tensor], axes: impl Fn(&'a Tensor) -> &'a [String]) -> Vec<(&'a [String], Vec<&'a Tensor>)> {
+fn buckets<'a>(
+    tensors: &'a [Tensor],
+    axes: impl Fn(&'a Tensor) -> &'a [String],
+) -> Vec<(&'a [String], Vec<&'a Tensor>)> {
     let mut by_axes: BTreeMap<&[String], Vec<Vec<&Tensor>>> = BTreeMap::new();
     let mut sizes: BTreeMap<&[String], usize> = BTreeMap::new();
     for t in tensors.iter().filter(|t| !axes(t).is_empty()) {

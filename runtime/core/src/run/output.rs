@@ -58,7 +58,12 @@ impl Output {
     }
 
     /// Writes the numbers of one step.
-    pub fn numbers(&mut self, step: u64, phase: &str, numbers: &IndexMap<String, f64>) -> Outcome<()> {
+    pub fn numbers(
+        &mut self,
+        step: u64,
+        phase: &str,
+        numbers: &IndexMap<String, f64>,
+    ) -> Outcome<()> {
         let mut line = Map::new();
         line.insert("step".into(), step.into());
         line.insert("phase".into(), phase.into());

@@ -29,7 +29,11 @@ pub type Packed = Vec<Vec<Vec<usize>>>;
 
 /// The atoms of a batch: its samples, or its prompts with all their samples.
 pub fn atoms(batch: &Batch, whole_groups: bool) -> Vec<Atom> {
-    let ranges = if whole_groups { batch.groups() } else { (0..batch.samples.len()).map(|i| i..i + 1).collect() };
+    let ranges = if whole_groups {
+        batch.groups()
+    } else {
+        (0..batch.samples.len()).map(|i| i..i + 1).collect()
+    };
     let tokens = |r: &std::ops::Range<usize>| r.clone().map(|i| fed(batch, i)).sum();
     ranges.into_iter().map(|samples| Atom { tokens: tokens(&samples), samples }).collect()
 }
@@ -85,9 +89,16 @@ pub fn pack(atoms: &[Atom], chosen: &[usize], ranks: usize, budget: Budget) -> O
 
 fn too_long(atom: &Atom, budget: Budget) -> RunError {
     let (n, most) = (atom.samples.len(), budget.tokens);
-    let what = if n > 1 { format!("the {n} samples of one prompt have") } else { "one sample has".into() };
-    RunError::new("sequence-over-budget", format!("{what} {} tokens, a micro-batch holds {most}", atom.tokens))
-        .help(format!("write `{} tokens/microbatch`, or a smaller `max_new`", atom.tokens.next_multiple_of(256)))
+    let what =
+        if n > 1 { format!("the {n} samples of one prompt have") } else { "one sample has".into() };
+    RunError::new(
+        "sequence-over-budget",
+        format!("{what} {} tokens, a micro-batch holds {most}", atom.tokens),
+    )
+    .help(format!(
+        "write `{} tokens/microbatch`, or a smaller `max_new`",
+        atom.tokens.next_multiple_of(256)
+    ))
 }
 
 #[cfg(test)]
@@ -107,10 +118,13 @@ mod tests {
     fn ranks_run_equally_often_and_empty_ones_are_padded() {
         let atoms = single(&[90, 10, 80]);
         let packed = pack(&atoms, &[0, 1, 2], 2, WIDE).unwrap();
-        assert_eq!(packed, [vec![vec![0], vec![]], vec![vec![1, 2], vec![]]].map(|mut r| {
-            r.truncate(1);
-            r
-        }));
+        assert_eq!(
+            packed,
+            [vec![vec![0], vec![]], vec![vec![1, 2], vec![]]].map(|mut r| {
+                r.truncate(1);
+                r
+            })
+        );
         let packed = pack(&single(&[60, 60, 60]), &[0, 1, 2], 2, WIDE).unwrap();
         assert_eq!(packed, [vec![vec![0], vec![2]], vec![vec![1], vec![]]]);
     }
@@ -125,7 +139,10 @@ mod tests {
     #[test]
     fn prompts_stay_whole_where_asked() {
         let b = batch(&[(2, &[3, 0]), (1, &[1])]);
-        assert_eq!(atoms(&b, true), [Atom { samples: 0..2, tokens: 4 }, Atom { samples: 2..3, tokens: 1 }]);
+        assert_eq!(
+            atoms(&b, true),
+            [Atom { samples: 0..2, tokens: 4 }, Atom { samples: 2..3, tokens: 1 }]
+        );
         assert_eq!(atoms(&b, false).len(), 3);
     }
 

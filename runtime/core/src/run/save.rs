@@ -58,7 +58,8 @@ fn optimized(program: &Program) -> BTreeMap<usize, usize> {
 /// Models whose weights cannot be made again from the recipe.
 fn stored_models(program: &Program) -> Vec<usize> {
     let trained = trained_models(program);
-    let later = |m: usize| matches!(program.models[m].weights, Weights::Frozen { phase, .. } if phase > 0);
+    let later =
+        |m: usize| matches!(program.models[m].weights, Weights::Frozen { phase, .. } if phase > 0);
     (0..program.models.len()).filter(|m| trained.contains(m) || later(*m)).collect()
 }
 
@@ -77,7 +78,14 @@ struct Parts {
 }
 
 impl Parts {
-    fn add(&mut self, program: &Program, model: usize, prefix: &str, whole: Whole, trained_only: bool) -> Outcome<()> {
+    fn add(
+        &mut self,
+        program: &Program,
+        model: usize,
+        prefix: &str,
+        whole: Whole,
+        trained_only: bool,
+    ) -> Outcome<()> {
         let model = &program.models[model];
         for (slot, (p, _, name)) in tensors(&model.params).enumerate() {
             if trained_only && !model.params[p].trained {
@@ -93,7 +101,8 @@ impl Parts {
     }
 
     fn value(&self, name: &str) -> io::Result<Cow<'static, [f32]>> {
-        let part = self.parts.get(name).ok_or_else(|| io::Error::other("it is not part of the run"))?;
+        let part =
+            self.parts.get(name).ok_or_else(|| io::Error::other("it is not part of the run"))?;
         Ok(Cow::Owned(part.stored.to_file(&self.wholes[part.whole][part.slot])))
     }
 }
@@ -110,7 +119,13 @@ pub struct Context<'a> {
 }
 
 /// Writes a checkpoint into `dir` and returns its path.
-pub fn save(dir: &Path, shop: &Shop, progress: &Progress, metrics: &IndexMap<String, f64>, about: &Context) -> Outcome<PathBuf> {
+pub fn save(
+    dir: &Path,
+    shop: &Shop,
+    progress: &Progress,
+    metrics: &IndexMap<String, f64>,
+    about: &Context,
+) -> Outcome<PathBuf> {
     let machine = &shop.machine;
     let program = machine.program();
     let mut parts = Parts { specs: vec![], parts: BTreeMap::new(), wholes: vec![] };
@@ -126,7 +141,11 @@ pub fn save(dir: &Path, shop: &Shop, progress: &Progress, metrics: &IndexMap<Str
             }
         }
     }
-    let cursors = shop.data.iter().enumerate().filter_map(|(i, d)| Some((format!("data.{i}"), d.as_ref()?.position().clone())));
+    let cursors = shop
+        .data
+        .iter()
+        .enumerate()
+        .filter_map(|(i, d)| Some((format!("data.{i}"), d.as_ref()?.position().clone())));
     let mut state = State::default();
     state.step = progress.step;
     state.seed = program.seed;
@@ -156,12 +175,22 @@ pub fn find(named: &Path, root: &Path) -> Outcome<Saved> {
 /// Puts weights, optimizers and data where they were, and returns how far the run was.
 pub fn restore(saved: &Saved, shop: &mut Shop) -> Outcome<Progress> {
     let program = &shop.machine.setup.clone().program;
-    let differs = |reason: String| fail(CheckpointError::Differs { path: saved.path.clone(), reason });
-    let broken = |reason: String| fail(CheckpointError::Broken { path: saved.path.clone(), reason });
+    let differs =
+        |reason: String| fail(CheckpointError::Differs { path: saved.path.clone(), reason });
+    let broken =
+        |reason: String| fail(CheckpointError::Broken { path: saved.path.clone(), reason });
     if saved.state.seed != program.seed {
-        return Err(differs(format!("its seed is {}, the recipe's is {}", saved.state.seed, program.seed)));
+        return Err(differs(format!(
+            "its seed is {}, the recipe's is {}",
+            saved.state.seed, program.seed
+        )));
     }
-    let progress = saved.state.extra.get("progress").cloned().ok_or_else(|| broken("it has no progress".into()))?;
+    let progress = saved
+        .state
+        .extra
+        .get("progress")
+        .cloned()
+        .ok_or_else(|| broken("it has no progress".into()))?;
     let progress: Progress = serde_json::from_value(progress).map_err(|e| broken(e.to_string()))?;
     restore_weights(saved, &mut shop.machine)?;
     let file = saved.all_tensors().map_err(fail)?;
@@ -171,7 +200,10 @@ pub fn restore(saved: &Saved, shop: &mut Shop) -> Outcome<Progress> {
             continue;
         }
         let states = &program.optimizers[o].state;
-        let wholes = states.iter().map(|s| read_whole(&file, program, m, &state_prefix(program, o, s))).collect::<Outcome<_>>()?;
+        let wholes = states
+            .iter()
+            .map(|s| read_whole(&file, program, m, &state_prefix(program, o, s)))
+            .collect::<Outcome<_>>()?;
         shop.machine.restore_optimizer(o, m, updates, wholes)?;
     }
     for (i, data) in shop.data.iter_mut().enumerate() {
@@ -190,12 +222,16 @@ pub fn restore_weights(saved: &Saved, machine: &mut Machine) -> Outcome<()> {
         let model = &program.models[m];
         let file = saved.all_tensors().map_err(fail)?;
         let prefix = model.name.clone();
-        let missing = tensors(&model.params).find(|(_, _, n)| !file.entries.contains_key(&format!("{prefix}/{n}")));
+        let missing = tensors(&model.params)
+            .find(|(_, _, n)| !file.entries.contains_key(&format!("{prefix}/{n}")));
         if let Some((_, _, name)) = missing {
             let reason = format!("it has no {prefix}/{name}");
             return Err(fail(CheckpointError::Differs { path: saved.path.clone(), reason }));
         }
-        machine.load(m, Source::Read(Box::new(move |name| read(&file, &format!("{prefix}/{name}")))))?;
+        machine.load(
+            m,
+            Source::Read(Box::new(move |name| read(&file, &format!("{prefix}/{name}")))),
+        )?;
     }
     Ok(())
 }
@@ -228,10 +264,20 @@ pub fn export_model(machine: &Machine, model: usize, dir: &Path) -> Outcome<()> 
     let mut parts = Parts { specs: vec![], parts: BTreeMap::new(), wholes: vec![] };
     parts.add(program, model, "", machine.whole(model)?, false)?;
     // Names in the directory are those of the checkpoint alone.
-    let specs: Vec<TensorSpec> =
-        parts.specs.iter().map(|s| TensorSpec::new(s.name.trim_start_matches('/'), s.shape.clone())).collect();
+    let specs: Vec<TensorSpec> = parts
+        .specs
+        .iter()
+        .map(|s| TensorSpec::new(s.name.trim_start_matches('/'), s.shape.clone()))
+        .collect();
     let empty = serde_json::Map::new();
     let config = program.models[model].config.as_object().unwrap_or(&empty);
-    let about = Export { config, source, tokenizer: Some(&text.tokenizer), dtype: Dtype::F32, shard_bytes: SHARD_BYTES };
-    export(dir, &about, &specs, |name| parts.value(&format!("/{name}"))).map_err(|e| RunError::new(e.code(), e.to_string()))
+    let about = Export {
+        config,
+        source,
+        tokenizer: Some(&text.tokenizer),
+        dtype: Dtype::F32,
+        shard_bytes: SHARD_BYTES,
+    };
+    export(dir, &about, &specs, |name| parts.value(&format!("/{name}")))
+        .map_err(|e| RunError::new(e.code(), e.to_string()))
 }

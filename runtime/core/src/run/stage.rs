@@ -108,11 +108,23 @@ impl<'a> Pass<'a> {
             }
             Stage::Reward { reward } => self.reward(binding, *reward),
             Stage::Compute { graph, output, inputs, scalars } => {
-                self.outputs(binding, *graph, inputs, scalars, 1.0, None).map(|o| pick(o, *output))
+                let fresh = !self.runs.iter().any(|(g, ..)| g == graph);
+                let all = self.outputs(binding, *graph, inputs, scalars, 1.0, None)?;
+                if let Some(values) = all.get(*output).filter(|_| fresh) {
+                    self.combined(binding, inputs, values);
+                }
+                Ok(pick(all, *output))
             }
             Stage::Forward { model, graph, output, inputs, temperature, tokens } => {
                 let fresh = !self.runs.iter().any(|(g, ..)| g == graph);
-                let all = self.outputs(binding, *graph, inputs, &[], *temperature, Some((*model, *tokens)))?;
+                let all = self.outputs(
+                    binding,
+                    *graph,
+                    inputs,
+                    &[],
+                    *temperature,
+                    Some((*model, *tokens)),
+                )?;
                 if fresh {
                     self.gap(binding, *model, *graph, *output, &all)?;
                 }
@@ -141,7 +153,10 @@ impl<'a> Pass<'a> {
 
     fn stream(&self, name: &str) -> Stream {
         let seed = self.shop.machine.program().seed;
-        Stream::new(seed).child(hash(name.as_bytes())).child(self.place.phase as u64).child(self.place.step)
+        Stream::new(seed)
+            .child(hash(name.as_bytes()))
+            .child(self.place.phase as u64)
+            .child(self.place.step)
     }
 
     fn generate(
@@ -154,12 +169,25 @@ impl<'a> Pass<'a> {
             return Err(RunError::internal(format!("`{}` has no prompts", binding.name)));
         };
         let prompts = prompts.clone();
-        let job = job(&self.shop.machine, generator, prompts, copies, max_new, sampling, self.stream(&binding.name));
+        let job = job(
+            &self.shop.machine,
+            generator,
+            prompts,
+            copies,
+            max_new,
+            sampling,
+            self.stream(&binding.name),
+        );
         let (batch, capped) = self.shop.machine.generate(job)?;
         if capped > 0 {
-            let context = self.shop.machine.program().models[self.shop.machine.program().generators[generator].model].context;
+            let context = self.shop.machine.program().models
+                [self.shop.machine.program().generators[generator].model]
+                .context;
             let most = max_new.unwrap_or(context);
-            self.notes.push(format!("`{}`: max_new {most} is cut to what the context of {context} leaves", binding.name));
+            self.notes.push(format!(
+                "`{}`: max_new {most} is cut to what the context of {context} leaves",
+                binding.name
+            ));
         }
         self.tokens += (0..batch.samples.len()).map(|s| batch.length(s)).sum::<usize>();
         self.lengths(&batch);
@@ -170,7 +198,8 @@ impl<'a> Pass<'a> {
         let n = batch.samples.len().max(1) as f64;
         let lengths: Vec<f64> = batch.samples.iter().map(|s| s.ids.len() as f64).collect();
         let truncated = batch.samples.iter().filter(|s| !s.finished).count() as f64;
-        let entropies: Vec<f64> = batch.samples.iter().flat_map(|s| &s.entropies).map(|x| f64::from(*x)).collect();
+        let entropies: Vec<f64> =
+            batch.samples.iter().flat_map(|s| &s.entropies).map(|x| f64::from(*x)).collect();
         let mut put = |name: &str, x: f64| self.numbers.insert(name.into(), x);
         put("response/length_mean", lengths.iter().sum::<f64>() / n);
         put("response/length_max", lengths.iter().copied().fold(0.0, f64::max));
@@ -193,23 +222,54 @@ impl<'a> Pass<'a> {
     fn reward(&mut self, binding: &Binding, reward: usize) -> Outcome<Held> {
         let batch = self.batch_of(binding);
         let scored = self.score(reward, &batch)?;
-        let values: Vec<f64> = valid_values(&scored, 0..batch.samples.len());
-        let (mean, std) = moments(&values);
+        let name = self.shop.machine.program().rewards[reward].name.clone();
+        let name = if name.is_empty() { binding.name.clone() } else { name };
+        let (mean, _) =
+            moments(&valid_values(&scored.values, &scored.valid, 0..batch.samples.len()));
+        self.numbers.insert(format!("reward/{name}"), mean);
+        *self.numbers.entry("reward/failed".into()).or_insert(0.0) += scored.failed as f64;
+        *self.numbers.entry("reward/abstained".into()).or_insert(0.0) += scored.abstained as f64;
+        if !self.numbers.contains_key("reward/mean") {
+            self.spread(&batch, &scored.values, &scored.valid);
+        }
+        Ok(Held::Reward { values: scored.values, valid: scored.valid })
+    }
+
+    /// The numbers of the reward that is learned from.
+    fn spread(&mut self, batch: &Batch, values: &Tensor, valid: &Tensor) {
+        let (mean, std) = moments(&valid_values(values, valid, 0..batch.samples.len()));
         let flat = batch.groups().into_iter().filter(|g| {
-            let of = valid_values(&scored, g.clone());
+            let of = valid_values(values, valid, g.clone());
             of.windows(2).all(|w| w[0] == w[1])
         });
         let share = flat.count() as f64 / batch.prompts.len().max(1) as f64;
-        // Several rewards are told apart by their bindings; the first is the one on the screen.
-        let first = !self.numbers.contains_key("reward/mean");
-        let prefix = if first { "reward".to_owned() } else { format!("reward/{}", binding.name) };
-        let mut put = |name: &str, x: f64| self.numbers.insert(format!("{prefix}/{name}"), x);
+        let mut put = |name: &str, x: f64| self.numbers.insert(format!("reward/{name}"), x);
         put("mean", mean);
         put("std", std);
         put("zero_spread_share", share);
-        put("failed", scored.failed as f64);
-        put("abstained", scored.abstained as f64);
-        Ok(Held::Reward { values: scored.values, valid: scored.valid })
+    }
+
+    /// A number per sample made of several rewards is the reward that is learned from.
+    fn combined(&mut self, binding: &Binding, inputs: &[GraphInput], values: &Tensor) {
+        let valid: Vec<Tensor> = inputs
+            .iter()
+            .filter(|i| i.field.is_none())
+            .filter_map(|i| {
+                if let Held::Reward { valid, .. } = &self.held[i.from] {
+                    Some(valid.clone())
+                } else {
+                    None
+                }
+            })
+            .collect();
+        if valid.len() < 2 || values.level != Level::Sample {
+            return;
+        }
+        let all = (0..values.data.len())
+            .map(|s| valid.iter().map(|v| v.data[s]).fold(1.0, f32::min))
+            .collect();
+        let batch = self.batch_of(binding);
+        self.spread(&batch, values, &Tensor::new(Level::Sample, all));
     }
 
     fn score(&mut self, reward: usize, batch: &Batch) -> Outcome<Scored> {
@@ -220,11 +280,18 @@ impl<'a> Pass<'a> {
         self.failed_rewards += failed as u64;
         let reason = scored.reason.clone().unwrap_or_default();
         if failed == all && all > 0 && self.place.unscored {
-            let what = format!("reward `{}` failed for all {all} samples of the first step: {reason}", scorer.name());
-            return Err(RunError::new("reward-failed", what).help("mend the reward, or try it on one sample first"));
+            let what = format!(
+                "reward `{}` failed for all {all} samples of the first step: {reason}",
+                scorer.name()
+            );
+            return Err(RunError::new("reward-failed", what)
+                .help("mend the reward, or try it on one sample first"));
         }
         if failed > 0 {
-            self.notes.push(format!("reward `{}` failed for {failed} of {all} samples: {reason}", scorer.name()));
+            self.notes.push(format!(
+                "reward `{}` failed for {failed} of {all} samples: {reason}",
+                scorer.name()
+            ));
         }
         Ok(scored)
     }
@@ -264,7 +331,9 @@ impl<'a> Pass<'a> {
     ) -> Outcome<Vec<Tensor>> {
         let same = |a: &[GraphInput]| {
             a.len() == inputs.len()
-                && a.iter().zip(inputs).all(|(a, b)| (&a.input, a.from, &a.field) == (&b.input, b.from, &b.field))
+                && a.iter()
+                    .zip(inputs)
+                    .all(|(a, b)| (&a.input, a.from, &a.field) == (&b.input, b.from, &b.field))
         };
         if let Some((.., outputs)) = self.runs.iter().find(|(g, i, _)| *g == graph && same(i)) {
             return Ok(outputs.clone());
@@ -276,7 +345,13 @@ impl<'a> Pass<'a> {
             None => compute::compute(&machine.ranks, &machine.setup, graph, &batch, bound)?,
             Some((model, tokens)) => {
                 self.tokens += (0..batch.samples.len()).map(|s| batch.length(s)).sum::<usize>();
-                compute::forward(&machine.ranks, &machine.setup, (model, graph, tokens), &batch, bound)?
+                compute::forward(
+                    &machine.ranks,
+                    &machine.setup,
+                    (model, graph, tokens),
+                    &batch,
+                    bound,
+                )?
             }
         };
         self.runs.push((graph, inputs.to_vec(), outputs.clone()));
@@ -284,14 +359,27 @@ impl<'a> Pass<'a> {
     }
 
     /// Compares the log-probabilities of a model with those that its own generator drew at.
-    fn gap(&mut self, binding: &Binding, model: usize, graph: usize, output: usize, all: &[Tensor]) -> Outcome<()> {
+    fn gap(
+        &mut self,
+        binding: &Binding,
+        model: usize,
+        graph: usize,
+        output: usize,
+        all: &[Tensor],
+    ) -> Outcome<()> {
         let batch = self.batch_of(binding);
         let name = &self.shop.machine.program().graphs[graph].outputs[output];
         let sampler = self.list.iter().find_map(|b| match &b.stage {
-            Stage::Generate { generator, .. } => Some(self.shop.machine.program().generators[*generator].model),
+            Stage::Generate { generator, .. } => {
+                Some(self.shop.machine.program().generators[*generator].model)
+            }
             _ => None,
         });
-        if !is_logprob(name) || sampler != Some(model) || self.updated.contains(&model) || !batch.is_sampled() {
+        if !is_logprob(name)
+            || sampler != Some(model)
+            || self.updated.contains(&model)
+            || !batch.is_sampled()
+        {
             return Ok(());
         }
         let samples: Vec<usize> = (0..batch.samples.len()).collect();
@@ -309,7 +397,17 @@ impl<'a> Pass<'a> {
     }
 
     fn update(&mut self, i: usize, binding: &Binding) -> Outcome<Held> {
-        let Stage::Update { model, optimizer, graph, inputs, temperature, updates, epochs, tokens, scalars } = &binding.stage
+        let Stage::Update {
+            model,
+            optimizer,
+            graph,
+            inputs,
+            temperature,
+            updates,
+            epochs,
+            tokens,
+            scalars,
+        } = &binding.stage
         else {
             return Ok(Held::Nothing);
         };
@@ -331,7 +429,8 @@ impl<'a> Pass<'a> {
         self.updated.push(*model);
         self.runs.retain(|(g, ..)| !uses_model(self.list, *g, *model));
         let name = self.shop.machine.program().models[*model].name.clone();
-        let several = self.list.iter().filter(|b| matches!(b.stage, Stage::Update { .. })).count() > 1;
+        let several =
+            self.list.iter().filter(|b| matches!(b.stage, Stage::Update { .. })).count() > 1;
         self.report(&reports, if several { format!("{name}/") } else { String::new() });
         Ok(Held::Nothing)
     }
@@ -346,9 +445,13 @@ impl<'a> Pass<'a> {
         let n = done.len().max(1) as f64;
         let mean = |f: &dyn Fn(&Report) -> f64| done.iter().map(|r| f(r)).sum::<f64>() / n;
         let mut put = |name: &str, x: f64| self.numbers.insert(format!("{prefix}{name}"), x);
-        let names: Vec<String> = done.first().map_or(vec![], |r| r.scalars.iter().map(|(n, _)| n.clone()).collect());
+        let names: Vec<String> =
+            done.first().map_or(vec![], |r| r.scalars.iter().map(|(n, _)| n.clone()).collect());
         for (j, name) in names.iter().enumerate() {
-            put(&if name == "entropy" { "train_entropy".to_owned() } else { name.clone() }, mean(&|r| r.scalars[j].1));
+            put(
+                &if name == "entropy" { "train_entropy".to_owned() } else { name.clone() },
+                mean(&|r| r.scalars[j].1),
+            );
         }
         put("grad_norm", mean(&|r| r.stats.grad_norm));
         put("lr", done.last().map_or(0.0, |r| r.stats.lr));
@@ -359,13 +462,22 @@ impl<'a> Pass<'a> {
     }
 
     fn evaluate(&mut self, binding: &Binding) -> Outcome<Held> {
-        let Stage::Evaluate { generator, data, limit, copies, sampling, max_new, reward, correct } = &binding.stage else {
+        let Stage::Evaluate { generator, data, limit, copies, sampling, max_new, reward, correct } =
+            &binding.stage
+        else {
             return Ok(Held::Nothing);
         };
-        let rows = &self.data(*data)?.rows;
-        let prompts: Vec<Arc<Prompt>> = rows[..limit.unwrap_or(rows.len()).min(rows.len())].to_vec();
+        let prompts: Vec<Arc<Prompt>> = self.data(*data)?.first(limit.unwrap_or(usize::MAX))?;
         let stream = self.stream(&binding.name);
-        let job = job(&self.shop.machine, *generator, Arc::new(prompts), *copies, *max_new, sampling, stream);
+        let job = job(
+            &self.shop.machine,
+            *generator,
+            Arc::new(prompts),
+            *copies,
+            *max_new,
+            sampling,
+            stream,
+        );
         let (batch, _) = self.shop.machine.generate(job)?;
         let scored = self.score(*reward, &batch)?;
         let numbers = eval::report(&batch, &scored, *copies, *correct);
@@ -393,14 +505,19 @@ impl<'a> Pass<'a> {
             map.insert("copy".into(), s.copy.into());
             map.insert("tokens".into(), s.ids.len().into());
             map.insert("finished".into(), s.finished.into());
-            map.insert("logprob_mean".into(), json!(s.logprobs.iter().sum::<f32>() / s.logprobs.len().max(1) as f32));
+            map.insert(
+                "logprob_mean".into(),
+                json!(s.logprobs.iter().sum::<f32>() / s.logprobs.len().max(1) as f32),
+            );
             for (b, held) in self.list.iter().zip(&self.held) {
                 match held {
                     Held::Reward { values, valid } if values.data.len() == batch.samples.len() => {
                         let x = (valid.data[i] > 0.0).then_some(values.data[i]);
                         map.insert(b.name.clone(), json!(x));
                     }
-                    Held::Tensor(t) if t.level == Level::Sample && t.data.len() == batch.samples.len() => {
+                    Held::Tensor(t)
+                        if t.level == Level::Sample && t.data.len() == batch.samples.len() =>
+                    {
                         map.insert(b.name.clone(), json!(t.data[i]));
                     }
                     _ => {}
@@ -426,7 +543,16 @@ pub fn job(
 ) -> Job {
     let model = machine.program().generators[generator].model;
     let text = machine.texts[model].clone();
-    Job { generator, prompts, copies, max_new, options: sampling.clone(), stream, text, on_token: None }
+    Job {
+        generator,
+        prompts,
+        copies,
+        max_new,
+        options: sampling.clone(),
+        stream,
+        text,
+        on_token: None,
+    }
 }
 
 fn pick(outputs: Vec<Tensor>, output: usize) -> Held {
@@ -444,7 +570,8 @@ fn field_of(batch: &Batch, field: &str) -> Option<Tensor> {
     };
     match field {
         "logprob" => {
-            let data: Vec<f32> = batch.samples.iter().flat_map(|s| s.logprobs.iter().copied()).collect();
+            let data: Vec<f32> =
+                batch.samples.iter().flat_map(|s| s.logprobs.iter().copied()).collect();
             (data.len() == batch.tokens()).then(|| Tensor::new(Level::Token, data))
         }
         "length" => Some(per(&|s| s.ids.len() as f32)),
@@ -453,8 +580,8 @@ fn field_of(batch: &Batch, field: &str) -> Option<Tensor> {
     }
 }
 
-fn valid_values(scored: &Scored, range: std::ops::Range<usize>) -> Vec<f64> {
-    range.filter(|i| scored.valid.data[*i] > 0.0).map(|i| f64::from(scored.values.data[i])).collect()
+fn valid_values(values: &Tensor, valid: &Tensor, range: std::ops::Range<usize>) -> Vec<f64> {
+    range.filter(|i| valid.data[*i] > 0.0).map(|i| f64::from(values.data[i])).collect()
 }
 
 /// Mean and standard deviation; not numbers if there are none.
@@ -496,5 +623,10 @@ pub fn data_of(list: &[Binding]) -> Vec<usize> {
 /// Opens one data set.
 pub fn open_data(machine: &Machine, data: &Data) -> Outcome<Prompts> {
     let program = machine.program();
-    Prompts::open(data, &machine.texts[data.model], program.models[data.model].context, program.seed)
+    Prompts::open(
+        data,
+        &machine.texts[data.model],
+        program.models[data.model].context,
+        program.seed,
+    )
 }

@@ -31,7 +31,9 @@ impl Level {
             Some("group") if ty.dims.len() == 1 => Ok(Level::Group),
             Some("seq") if ty.dims.len() == 1 => Ok(Level::Sample),
             Some("act") if ty.dims.len() == 1 => Ok(Level::Token),
-            Some(d) => Err(RunError::internal(format!("`{}` gives a value over `{d}`", graph.name))),
+            Some(d) => {
+                Err(RunError::internal(format!("`{}` gives a value over `{d}`", graph.name)))
+            }
         }
     }
 }
@@ -55,7 +57,8 @@ impl Tensor {
             Level::Group => groups.iter().map(|g| self.data[*g]).collect(),
             Level::Sample => samples.iter().map(|s| self.data[*s]).collect(),
             Level::Token => {
-                let tokens = |s: &usize| self.data[batch.offsets[*s]..batch.offsets[s + 1]].iter().copied();
+                let tokens =
+                    |s: &usize| self.data[batch.offsets[*s]..batch.offsets[s + 1]].iter().copied();
                 samples.iter().flat_map(tokens).collect()
             }
         }
@@ -68,7 +71,10 @@ pub enum Held {
     Prompts(Arc<Vec<Arc<Prompt>>>),
     Samples(Arc<Batch>),
     /// Rewards, 0 where they failed, and 1 where they did not.
-    Reward { values: Tensor, valid: Tensor },
+    Reward {
+        values: Tensor,
+        valid: Tensor,
+    },
     Tensor(Tensor),
     /// Numbers by name: of an evaluation.
     Numbers(BTreeMap<String, f64>),
@@ -126,7 +132,13 @@ pub fn fed(batch: &Batch, i: usize) -> usize {
 }
 
 /// Binds `graph` to `samples` (whole prompts next to each other).
-pub fn bind(graph: &Graph, batch: &Batch, samples: &[usize], inputs: &Inputs, counts: Counts) -> Outcome<Bindings> {
+pub fn bind(
+    graph: &Graph,
+    batch: &Batch,
+    samples: &[usize],
+    inputs: &Inputs,
+    counts: Counts,
+) -> Outcome<Bindings> {
     let mut groups: Vec<usize> = vec![];
     let mut sizes: Vec<usize> = vec![];
     for &s in samples {
@@ -157,15 +169,24 @@ pub fn bind(graph: &Graph, batch: &Batch, samples: &[usize], inputs: &Inputs, co
         bind.inputs.push(match input.name.as_str() {
             "ids" => HostTensor::Id(packed_ids(batch, samples)),
             "act" => HostTensor::Id(packed_positions(batch, samples)),
-            "labels" => HostTensor::Id(samples.iter().flat_map(|s| &batch.samples[*s].ids).copied().collect()),
-            "inv_temperature" => one(if inputs.temperature > 0.0 { 1.0 / inputs.temperature } else { 1.0 }),
+            "labels" => HostTensor::Id(
+                samples.iter().flat_map(|s| &batch.samples[*s].ids).copied().collect(),
+            ),
+            "inv_temperature" => {
+                one(if inputs.temperature > 0.0 { 1.0 / inputs.temperature } else { 1.0 })
+            }
             "count.tokens" => one(counts.tokens as f64),
             "count.samples" => one(counts.samples as f64),
             "count.groups" => one(counts.groups as f64),
             name => match (inputs.tensors.iter().find(|t| t.input == name), host_number(name)) {
                 (Some(named), _) => HostTensor::F32(named.tensor.pick(batch, samples, &groups)),
                 (None, Some(n)) if n < inputs.scalars.len() => one(inputs.scalars[n]),
-                _ => return Err(RunError::internal(format!("nothing is bound to `{name}` of `{}`", graph.name))),
+                _ => {
+                    return Err(RunError::internal(format!(
+                        "nothing is bound to `{name}` of `{}`",
+                        graph.name
+                    )));
+                }
             },
         });
     }
@@ -211,7 +232,11 @@ pub fn unpack(batch: &Batch, level: Level, parts: &[(Vec<usize>, Vec<f32>)]) -> 
         Level::Token => batch.tokens(),
         Level::Sample => batch.samples.len(),
         Level::Group => batch.prompts.len(),
-        Level::Scalar => return Err(RunError::internal("a number of a whole batch cannot come from micro-batches")),
+        Level::Scalar => {
+            return Err(RunError::internal(
+                "a number of a whole batch cannot come from micro-batches",
+            ));
+        }
     };
     let mut data = vec![0.0; size];
     for (samples, values) in parts {
@@ -226,7 +251,9 @@ pub fn unpack(batch: &Batch, level: Level, parts: &[(Vec<usize>, Vec<f32>)]) -> 
             };
             last = Some(batch.samples[s].prompt);
             let n = range.len();
-            let part = values.get(at..at + n).ok_or_else(|| RunError::internal("a run gave too few numbers"))?;
+            let part = values
+                .get(at..at + n)
+                .ok_or_else(|| RunError::internal("a run gave too few numbers"))?;
             data[range].copy_from_slice(part);
             at += n;
         }
@@ -248,7 +275,13 @@ pub(crate) mod tests {
         let mut next = 100;
         let prompt = |(i, (n, _)): (usize, &(usize, &[usize]))| {
             let ids = (0..*n as u32).map(|t| 10 * (i as u32 + 1) + t).collect();
-            Arc::new(Prompt { number: i, ids, text: String::new(), answer: Value::None, row: Value::None })
+            Arc::new(Prompt {
+                number: i,
+                ids,
+                text: String::new(),
+                answer: Value::None,
+                row: Value::None,
+            })
         };
         for (prompt, (_, completions)) in prompts.iter().enumerate() {
             for (copy, n) in completions.iter().enumerate() {
@@ -289,7 +322,11 @@ pub(crate) mod tests {
             input: input.into(),
             tensor: Tensor::new(level, (0..n).map(|i| i as f32).collect()),
         };
-        let tensors = vec![named("adv", Level::Sample, 3), named("old", Level::Token, 4), named("base", Level::Group, 2)];
+        let tensors = vec![
+            named("adv", Level::Sample, 3),
+            named("old", Level::Token, 4),
+            named("base", Level::Group, 2),
+        ];
         let inputs = Inputs { tensors, scalars: vec![0.5], temperature: 0.5 };
         let bind = bind(&g, &b, &[0, 1, 2], &inputs, Counts::of(&b)).unwrap();
         let f = |x: &[f32]| HostTensor::F32(x.to_vec());
@@ -297,7 +334,10 @@ pub(crate) mod tests {
         assert_eq!(bind.inputs[1], HostTensor::Id(vec![1, 2, 3, 4]));
         assert_eq!(bind.inputs[2], HostTensor::Id(vec![100, 101, 102, 103]));
         assert_eq!(bind.inputs[3..5], [f(&[2.0]), f(&[4.0])]);
-        assert_eq!(bind.inputs[5..], [f(&[0., 1., 2.]), f(&[0., 1., 2., 3.]), f(&[0., 1.]), f(&[0.5])]);
+        assert_eq!(
+            bind.inputs[5..],
+            [f(&[0., 1., 2.]), f(&[0., 1., 2., 3.]), f(&[0., 1.]), f(&[0.5])]
+        );
         let offsets = |name: &str| &bind.offsets[&g.dims.find(name).unwrap()];
         assert_eq!(offsets("tok"), &[0, 4, 4, 5]);
         assert_eq!(offsets("act"), &[0, 3, 3, 4]);

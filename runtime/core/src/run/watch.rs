@@ -57,13 +57,27 @@ pub struct Summary {
 /// What happened.
 pub enum Event<'a> {
     /// The run is about to start.
-    Started { dir: &'a Path, ranks: usize, parameters: usize, resumed: Option<u64>, steps: u64 },
+    Started {
+        dir: &'a Path,
+        ranks: usize,
+        parameters: usize,
+        resumed: Option<u64>,
+        steps: u64,
+    },
     /// Something to know.
     Note(&'a str),
-    Phase { name: &'a str, steps: usize },
+    Phase {
+        name: &'a str,
+        steps: usize,
+    },
     Step(&'a StepReport),
-    Evaluated { name: &'a str, numbers: &'a BTreeMap<String, f64> },
-    Saved { path: &'a Path },
+    Evaluated {
+        name: &'a str,
+        numbers: &'a BTreeMap<String, f64>,
+    },
+    Saved {
+        path: &'a Path,
+    },
 }
 
 /// Somebody who watches.

@@ -13,7 +13,9 @@ use nrl_ir::program::*;
 use nrl_ir::types::Type;
 
 use crate::comm::Reduce;
-use crate::engine::{Bindings, Comm, Device, Engine, EngineError, HostTensor, KvCache, ParamStore, Prepared};
+use crate::engine::{
+    Bindings, Comm, Device, Engine, EngineError, HostTensor, KvCache, ParamStore, Prepared,
+};
 use crate::rank::Compiled;
 
 /// How weights and state are cut over `n` data-parallel ranks.
@@ -64,7 +66,8 @@ impl Device for OneRank {
         let plan = self.plans[plan.0].clone();
         let g = &plan.classes[0].graph;
         let offsets = |name: &str| &bind.offsets[&g.dims.find(name).unwrap()];
-        let input = |name: &str| &bind.inputs[g.inputs.iter().position(|i| i.name == name).unwrap()];
+        let input =
+            |name: &str| &bind.inputs[g.inputs.iter().position(|i| i.name == name).unwrap()];
         let numbers = |name: &str| input(name).f32().unwrap();
         match plan.name.as_str() {
             "generate" => {
@@ -86,7 +89,8 @@ impl Device for OneRank {
                 let HostTensor::Id(labels) = input("labels") else { panic!("labels") };
                 let l = logits(&plan, store, comm)?;
                 let z: f64 = l.iter().map(|x| f64::from(*x).exp()).sum::<f64>().ln();
-                let lp: Vec<f32> = labels.iter().map(|t| (f64::from(l[*t as usize]) - z) as f32).collect();
+                let lp: Vec<f32> =
+                    labels.iter().map(|t| (f64::from(l[*t as usize]) - z) as f32).collect();
                 if name == "forward" {
                     return Ok(vec![HostTensor::F32(lp)]);
                 }
@@ -95,7 +99,8 @@ impl Device for OneRank {
                     "sft" => vec![1.0 / n; labels.len()],
                     _ => {
                         let (adv, act) = (numbers("adv"), offsets("act"));
-                        let of = |i: u32| act.windows(2).position(|w| w[0] <= i && i < w[1]).unwrap();
+                        let of =
+                            |i: u32| act.windows(2).position(|w| w[0] <= i && i < w[1]).unwrap();
                         (0..labels.len() as u32).map(|i| adv[of(i)] / n).collect()
                     }
                 };
@@ -150,7 +155,12 @@ fn logits(plan: &Plan, store: &ParamStore, comm: &Comm) -> Result<Vec<f32>, Engi
     Ok(sum)
 }
 
-fn accumulate(plan: &Plan, store: &mut ParamStore, comm: &Comm, grad: &[f32]) -> Result<(), EngineError> {
+fn accumulate(
+    plan: &Plan,
+    store: &mut ParamStore,
+    comm: &Comm,
+    grad: &[f32],
+) -> Result<(), EngineError> {
     for (part, out) in store.weights.iter().zip(&mut store.grads) {
         out.resize(part.len(), 0.0);
         let mut mine = grad.to_vec();
@@ -208,7 +218,10 @@ pub fn compiled(cut: Cut) -> Compiled {
         checkpoint: format!("{name}.{{i}}.weight"),
         trained: true,
     };
-    let params = vec![param("w", None, vec![vocab]), param("b", Some(("layers".into(), 2)), vec![vocab, one])];
+    let params = vec![
+        param("w", None, vec![vocab]),
+        param("b", Some(("layers".into(), 2)), vec![vocab, one]),
+    ];
     let graphs = graphs(&dims, &params);
     let alone = Mesh::new(&[("dp", 1)]);
     let plan = |g: &Graph| {
@@ -216,7 +229,12 @@ pub fn compiled(cut: Cut) -> Compiled {
             "adv" | "optimizer" => (alone.clone(), vec![]),
             name => (mesh.clone(), layouts(name == "generate")),
         };
-        let classes = vec![RankClass { name: "all".into(), ranks: mesh.ranks(), graph: g.clone(), frees: vec![] }];
+        let classes = vec![RankClass {
+            name: "all".into(),
+            ranks: mesh.ranks(),
+            graph: g.clone(),
+            frees: vec![],
+        }];
         Arc::new(Plan {
             name: g.name.clone(),
             mesh,
@@ -240,12 +258,29 @@ pub fn compiled(cut: Cut) -> Compiled {
         mesh: 0,
         layouts: layouts(false),
     };
-    let sampling = Sampling { temperature: 1.0, top_k: None, top_p: None, stop: vec![], stop_ids: vec![] };
-    let generator = Generator { name: "sampler".into(), model: 0, mesh: 0, sampling: sampling.clone(), graph: 0, slots: 3 };
+    let sampling =
+        Sampling { temperature: 1.0, top_k: None, top_p: None, stop: vec![], stop_ids: vec![] };
+    let generator = Generator {
+        name: "sampler".into(),
+        model: 0,
+        mesh: 0,
+        sampling: sampling.clone(),
+        graph: 0,
+        slots: 3,
+    };
     let field = |name: &str| Expr::Field { of: Box::new(Expr::Local(0)), name: name.into() };
-    let seven = call(Builtin::Number, vec![call(Builtin::Contains, vec![field("completion"), Expr::Const(Value::text("7"))])]);
+    let seven = call(
+        Builtin::Number,
+        vec![call(Builtin::Contains, vec![field("completion"), Expr::Const(Value::text("7"))])],
+    );
     let made = Expr::Record(vec![
-        ("prompt".into(), call(Builtin::RandomText, vec![Expr::Const(Value::text("0123")), num(3.0), Expr::Local(0)])),
+        (
+            "prompt".into(),
+            call(
+                Builtin::RandomText,
+                vec![Expr::Const(Value::text("0123")), num(3.0), Expr::Local(0)],
+            ),
+        ),
         ("answer".into(), Expr::Const(Value::text("12"))),
     ]);
     let program = Program {
@@ -277,11 +312,27 @@ pub fn compiled(cut: Cut) -> Compiled {
             })
             .to_vec(),
         generators: vec![generator],
-        rewards: vec![Reward { name: "score".into(), kind: RewardKind::Host(func(1, seven)), range: None }],
+        rewards: vec![Reward {
+            name: "score".into(),
+            kind: RewardKind::Host(func(1, seven)),
+            range: None,
+        }],
         graphs,
         phases: vec![
-            Phase { name: "sft".into(), steps: 2, step: supervised(), every: vec![], halts: vec![] },
-            Phase { name: "rl".into(), steps: 10, step: reinforced(&sampling), every: vec![every(&sampling)], halts: vec![] },
+            Phase {
+                name: "sft".into(),
+                steps: 2,
+                step: supervised(),
+                every: vec![],
+                halts: vec![],
+            },
+            Phase {
+                name: "rl".into(),
+                steps: 10,
+                step: reinforced(&sampling),
+                every: vec![every(&sampling)],
+                halts: vec![],
+            },
         ],
     };
     Compiled { program, plans }
@@ -326,7 +377,11 @@ fn graphs(dims: &Dims, params: &[ParamDecl]) -> Vec<Graph> {
         make("generate", &[("ids", ""), ("last", "")], &[("logits", "row")]),
         make("forward", &[("ids", ""), ("labels", "")], &[("logprob", "act")]),
         make("adv", &[("r", "seq"), ("r.valid", "seq")], &[("adv", "seq")]),
-        make("update", &[("labels", ""), ("count.tokens", ""), ("adv", "seq")], &[("loss", ""), ("logprob", "act")]),
+        make(
+            "update",
+            &[("labels", ""), ("count.tokens", ""), ("adv", "seq")],
+            &[("loss", ""), ("logprob", "act")],
+        ),
         make("optimizer", &[], &[]),
         make("sft", &[("labels", ""), ("count.tokens", "")], &[("loss", ""), ("logprob", "act")]),
     ]
@@ -337,7 +392,17 @@ fn binding(name: &str, stage: Stage, args: &[usize]) -> Binding {
 }
 
 fn update(optimizer: usize, graph: usize, updates: usize, inputs: Vec<GraphInput>) -> Stage {
-    Stage::Update { model: 0, optimizer, graph, inputs, temperature: 1.0, updates, epochs: 1, tokens: 40, scalars: vec![] }
+    Stage::Update {
+        model: 0,
+        optimizer,
+        graph,
+        inputs,
+        temperature: 1.0,
+        updates,
+        epochs: 1,
+        tokens: 40,
+        scalars: vec![],
+    }
 }
 
 fn input(name: &str, from: usize, field: Option<&str>) -> GraphInput {
@@ -352,7 +417,8 @@ fn supervised() -> Vec<Binding> {
 }
 
 fn reinforced(sampling: &Sampling) -> Vec<Binding> {
-    let generate = Stage::Generate { generator: 0, copies: 4, max_new: None, sampling: sampling.clone() };
+    let generate =
+        Stage::Generate { generator: 0, copies: 4, max_new: None, sampling: sampling.clone() };
     let inputs = vec![input("r", 2, None), input("r.valid", 2, Some("valid"))];
     vec![
         binding("p", Stage::Take { data: 0, count: 4, complete: false }, &[]),
@@ -361,7 +427,14 @@ fn reinforced(sampling: &Sampling) -> Vec<Binding> {
         binding("adv", Stage::Compute { graph: 2, output: 0, inputs, scalars: vec![] }, &[1, 2]),
         binding(
             "old",
-            Stage::Forward { model: 0, graph: 1, output: 0, inputs: vec![], temperature: 1.0, tokens: 40 },
+            Stage::Forward {
+                model: 0,
+                graph: 1,
+                output: 0,
+                inputs: vec![],
+                temperature: 1.0,
+                tokens: 40,
+            },
             &[1],
         ),
         binding("update", update(1, 3, 2, vec![input("adv", 3, None)]), &[1, 3]),
@@ -380,5 +453,8 @@ fn every(sampling: &Sampling) -> Every {
         correct: 1.0,
     };
     let keep = Stage::Checkpoint { keep: 1, by: Some("test.accuracy".into()) };
-    Every { period: 4, stages: vec![binding("test", evaluate, &[]), binding("checkpoint", keep, &[])] }
+    Every {
+        period: 4,
+        stages: vec![binding("test", evaluate, &[]), binding("checkpoint", keep, &[])],
+    }
 }

@@ -71,13 +71,28 @@ fn a_run_learns_and_leaves_its_files() {
     let (summary, seen) = go(dir.path(), Cut::Whole(1), |_| ());
     let summary = summary.unwrap();
     let run = dir.path().join("runs/1");
-    assert_eq!((summary.dir.clone(), summary.steps, summary.stopped.clone()), (run.clone(), 12, None));
+    assert_eq!(
+        (summary.dir.clone(), summary.steps, summary.stopped.clone()),
+        (run.clone(), 12, None)
+    );
     let mean = |r: &[f64]| r.iter().sum::<f64>() / r.len() as f64;
-    assert!(mean(&summary.rewards[9..]) > mean(&summary.rewards[..3]) + 0.2, "{:?}", summary.rewards);
+    assert!(
+        mean(&summary.rewards[9..]) > mean(&summary.rewards[..3]) + 0.2,
+        "{:?}",
+        summary.rewards
+    );
     assert_eq!((seen.evaluations, seen.saved), (3, 3));
     let m = metrics(&run);
     assert_eq!(m.len(), 12);
-    let keys = ["loss", "grad_norm", "lr", "reward/mean", "reward/zero_spread_share", "response/length_mean", "entropy"];
+    let keys = [
+        "loss",
+        "grad_norm",
+        "lr",
+        "reward/mean",
+        "reward/zero_spread_share",
+        "response/length_mean",
+        "entropy",
+    ];
     for key in keys {
         assert!(m[2][key].is_number(), "{key} in {}", m[2]);
     }
@@ -86,7 +101,11 @@ fn a_run_learns_and_leaves_its_files() {
     assert!(m[5]["test.accuracy"].is_number() && m[4].get("test.accuracy").is_none());
     let samples = lines(&run.join("rollouts.jsonl"));
     assert_eq!(samples.len(), 10 * SAMPLES);
-    assert!(samples[0]["completion"].is_string() && samples[0]["adv"].is_number() && samples[0]["r"].is_number());
+    assert!(
+        samples[0]["completion"].is_string()
+            && samples[0]["adv"].is_number()
+            && samples[0]["r"].is_number()
+    );
     // One best and the latest stay.
     let kept = crate::checkpoint::state::list(&run.join("checkpoints"));
     assert!((1..=2).contains(&kept.len()) && kept.last().unwrap().state.step == 12);
@@ -102,13 +121,21 @@ fn every_layout_samples_the_same_and_learns_the_same() {
         go(dir.path(), cut, |o| o.steps = Some(3)).0.unwrap();
     }
     let run = |i: usize| dir.path().join(format!("runs/{i}"));
-    let texts = |i: usize| -> Vec<Value> { lines(&run(i).join("rollouts.jsonl")).iter().map(|l| l["completion"].clone()).collect() };
-    let norms = |i: usize| -> Vec<f64> { metrics(&run(i)).iter().map(|m| m["grad_norm"].as_f64().unwrap()).collect() };
+    let texts = |i: usize| -> Vec<Value> {
+        lines(&run(i).join("rollouts.jsonl")).iter().map(|l| l["completion"].clone()).collect()
+    };
+    let norms = |i: usize| -> Vec<f64> {
+        metrics(&run(i)).iter().map(|m| m["grad_norm"].as_f64().unwrap()).collect()
+    };
     for i in 2..=cuts.len() {
         assert_eq!(texts(1), texts(i), "{:?}", cuts[i - 1]);
         assert!(close(&weights(&run(1)), &weights(&run(i))), "{:?}", cuts[i - 1]);
         // Trap 18: each weight counts once, however it is stored.
-        assert!(norms(1).iter().zip(norms(i)).all(|(a, b)| (a - b).abs() < 1e-6 * a), "{:?}", cuts[i - 1]);
+        assert!(
+            norms(1).iter().zip(norms(i)).all(|(a, b)| (a - b).abs() < 1e-6 * a),
+            "{:?}",
+            cuts[i - 1]
+        );
     }
     // A sum that is scattered has the bits of one that is not.
     assert_eq!(weights(&run(2)), weights(&run(3)));
@@ -122,10 +149,13 @@ fn a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() {
         let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));
         go(dir.path(), cut, |o| o.out = Some(whole.clone())).0.unwrap();
         // The second stop is at the end of a phase.
-        let stopped = go(dir.path(), cut, |o| (o.out, o.steps) = (Some(parts.clone()), Some(5))).0.unwrap();
+        let stopped =
+            go(dir.path(), cut, |o| (o.out, o.steps) = (Some(parts.clone()), Some(5))).0.unwrap();
         assert_eq!(stopped.stopped.as_deref(), Some("5 steps were asked for"));
         go(dir.path(), cut, |o| (o.resume, o.steps) = (Some(parts.clone()), Some(6))).0.unwrap();
-        let rest = go(dir.path(), cut, |o| o.resume = Some(parts.join("checkpoints/step-000006"))).0.unwrap();
+        let rest = go(dir.path(), cut, |o| o.resume = Some(parts.join("checkpoints/step-000006")))
+            .0
+            .unwrap();
         assert_eq!((rest.dir.clone(), rest.steps), (parts.clone(), 12));
         assert_eq!(weights(&whole), weights(&parts));
         assert_eq!(metrics(&whole), metrics(&parts));
@@ -143,7 +173,9 @@ fn a_run_resumes_on_another_mesh() {
     let whole = go(dir.path(), Cut::Whole(1), |_| ()).0.unwrap();
     for cut in [Cut::Whole(1), Cut::Whole(3), Cut::Zero1(2), Cut::Zero3(3)] {
         let out = dir.path().join(format!("{cut:?}"));
-        go(dir.path(), Cut::Zero3(4), |o| (o.out, o.steps) = (Some(out.clone()), Some(5))).0.unwrap();
+        go(dir.path(), Cut::Zero3(4), |o| (o.out, o.steps) = (Some(out.clone()), Some(5)))
+            .0
+            .unwrap();
         go(dir.path(), cut, |o| o.resume = Some(out.clone())).0.unwrap();
         assert!(close(&weights(&whole.dir), &weights(&out)), "{cut:?}");
     }
@@ -182,7 +214,11 @@ fn a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all() {
     let summary = run(setup, &engine, &o, &mut seen).unwrap();
     // Two updates a step.
     assert_eq!(summary.skipped_updates, 4);
-    assert!(seen.notes.iter().any(|n| n == "2 updates skipped: the gradient norm is not finite"), "{:?}", seen.notes);
+    assert!(
+        seen.notes.iter().any(|n| n == "2 updates skipped: the gradient norm is not finite"),
+        "{:?}",
+        seen.notes
+    );
     // The weights are those that the supervised phase left.
     let sft = go(dir.path(), Cut::Zero1(2), |o| o.steps = Some(2)).0.unwrap();
     assert_eq!(weights(&summary.dir), weights(&sft.dir));
@@ -196,14 +232,20 @@ fn a_reward_that_fails_everywhere_in_the_first_step_is_an_error() {
     setup.program.rewards[0].range = Some((7.0, 8.0));
     let e = run(setup, &Bandit::default(), &options(dir.path()), &mut Seen::default()).unwrap_err();
     assert_eq!(e.code, "reward-failed");
-    assert!(e.message.starts_with("reward `score` failed for all 16 samples of the first step: the reward is"), "{e}");
+    assert!(
+        e.message.starts_with(
+            "reward `score` failed for all 16 samples of the first step: the reward is"
+        ),
+        "{e}"
+    );
 }
 
 #[test]
 fn a_place_that_cannot_be_written_is_told_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "x").unwrap();
-    let e = go(dir.path(), Cut::Whole(1), |o| o.out = Some(dir.path().join("file/run"))).0.unwrap_err();
+    let e =
+        go(dir.path(), Cut::Whole(1), |o| o.out = Some(dir.path().join("file/run"))).0.unwrap_err();
     assert!(e.message.contains("cannot make the directory"), "{e}");
 }
 
@@ -211,7 +253,9 @@ fn a_place_that_cannot_be_written_is_told_at_the_start() {
 fn a_checkpoint_can_be_evaluated_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let summary = go(dir.path(), Cut::Whole(2), |_| ()).0.unwrap();
-    let of = |path: Option<&Path>| evaluate(bandit::compiled(Cut::Whole(1)), &Bandit::default(), path).unwrap();
+    let of = |path: Option<&Path>| {
+        evaluate(bandit::compiled(Cut::Whole(1)), &Bandit::default(), path).unwrap()
+    };
     let trained = of(Some(&summary.dir));
     assert_eq!(trained.len(), 1);
     assert_eq!(trained[0].0, "test");
