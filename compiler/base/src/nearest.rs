@@ -2,18 +2,23 @@
 
 /// The candidate closest to `name`, if it is close enough to be a slip.
 ///
-/// Close means at most a third of the letters differ (two at least for names of four or more),
-/// where swapping two neighbors counts once. Ties go to the candidate that comes first.
+/// Close means that at most a third of the letters differ (one for names of two or three, none but
+/// their case for a single letter), where swapping two neighbors counts once. Ties go to a
+/// candidate of the same length, then to the one that comes first.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = name.chars().count();
-    let limit = if length < 4 { 1 } else { (length / 3).max(2) };
+    let limit = match length {
+        0 | 1 => 0,
+        2..=4 => 1,
+        _ => (length / 3).max(2),
+    };
     let folded = name.to_lowercase();
     candidates
         .into_iter()
         .filter(|candidate| *candidate != name)
         .map(|candidate| (strsim::osa_distance(&folded, &candidate.to_lowercase()), candidate))
         .filter(|(distance, _)| *distance <= limit)
-        .min_by_key(|(distance, _)| *distance)
+        .min_by_key(|(distance, found)| (*distance, found.chars().count().abs_diff(length)))
         .map(|(_, candidate)| candidate)
 }
 
@@ -36,6 +41,9 @@ mod tests {
         assert_eq!(nearest("Cosine", known), Some("cosine"));
         assert_eq!(nearest("lt", known), Some("lr"));
         assert_eq!(nearest("momentum", known), None);
+        assert_eq!(nearest("y", ["x", "Y"]), Some("Y"));
+        assert_eq!(nearest("rows", ["pow"]), None);
+        assert_eq!(nearest("prompst", ["prompt", "prompts"]), Some("prompts"));
         assert_eq!(did_you_mean("cosin", known).as_deref(), Some("did you mean `cosine`?"));
     }
 }

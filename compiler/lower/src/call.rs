@@ -19,9 +19,6 @@ use crate::value::{Env, StepShape, StepTensor, Val, Validity};
 /// One evaluated argument.
 pub type ArgVal<'a> = (Option<&'a ast::Name>, Val<'a>, Span);
 
-/// Deepest expansion of functions in functions.
-const MAX_DEPTH: usize = 64;
-
 impl<'a> Elab<'a, '_> {
     /// `callee(args)`.
     pub fn call_expr(
@@ -118,7 +115,8 @@ impl<'a> Elab<'a, '_> {
                 for (p, (_, v, _)) in c.params.iter().zip(args) {
                     env.bind(&p.text, v);
                 }
-                self.expr(&env, c.body)
+                let key = (env.module, String::new());
+                self.expand(key, span, |me| me.expr(&env, c.body))
             }
             Val::Intrinsic(i) => {
                 let named: Vec<_> =
@@ -152,7 +150,10 @@ impl<'a> Elab<'a, '_> {
                     self.make_record(m, item, fields.clone(), *s)
                 }
                 ItemKind::Model(_) => self.fresh_model(m, item, args, span),
-                ItemKind::Plan(p) => self.plan_call(m, p, args, span),
+                ItemKind::Plan(p) => {
+                    let key = (m, p.name.text.clone());
+                    self.expand(key, span, |me| me.plan_call(m, p, args, span))
+                }
                 _ => self.error("not-callable", fs, "this cannot be called", "not a function"),
             },
             Val::Model(_) => self.error(
@@ -196,33 +197,16 @@ impl<'a> Elab<'a, '_> {
             return self.map_reward(Val::Item(module, item), args, span);
         }
         let key = (module, d.name.text.clone());
-        if self.calls.contains(&key) {
-            return self.error(
-                "recursion",
-                span,
-                format!("`{}` calls itself", d.name.text),
-                "a function cannot call itself, directly or through others",
-            );
-        }
-        if self.calls.len() >= MAX_DEPTH {
-            return self.error(
-                "recursion",
-                span,
-                format!("functions are nested more than {MAX_DEPTH} deep"),
-                "this call",
-            );
-        }
-        let mut env = Env::new(module);
-        let bound = self.bind_params(&mut env, module, &d.name.text, &d.params, args, fs, span)?;
-        self.calls.push(key);
-        let v = self.block(&env, &d.body);
-        self.calls.pop();
-        let v = v?;
-        if let Some(ty) = &d.result {
-            self.check_result(&bound, module, v, ty, d, span)
-        } else {
-            Ok(v)
-        }
+        self.expand(key, span, |me| {
+            let mut env = Env::new(module);
+            let bound =
+                me.bind_params(&mut env, module, &d.name.text, &d.params, args, fs, span)?;
+            let v = me.block(&env, &d.body)?;
+            match &d.result {
+                Some(ty) => me.check_result(&bound, module, v, ty, d, span),
+                None => Ok(v),
+            }
+        })
     }
 
     /// Binds arguments to parameters, by position then by name; fills defaults; checks types.
@@ -321,7 +305,6 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// Checks `v` against a declared type; names of dims bind on first sight.
-    #[expect(clippy::too_many_arguments, reason = "what a message needs to say")]
     fn coerce(
         &mut self,
         env: &Env<'a>,
@@ -594,6 +577,9 @@ impl<'a> Elab<'a, '_> {
             format!("`{what}` must have dims {expected}, got {shown}"),
         )
         .label(span, format!("this has dims {shown}"));
+        if let (Some(a), Some(b)) = (want.first(), want.last()) {
+            d = d.label(a.span.to(b.span), "declared here");
+        }
         if let Some(first) = conflict {
             d = d.label(first, "the same name stands for a dim of this one");
         }

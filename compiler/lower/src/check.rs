@@ -17,6 +17,31 @@ const WORDS: &[&str] = &[
     "truncate", "device", "context", "prelude",
 ];
 
+/// Types that the language itself has, besides units.
+const TYPES: &[&str] = &[
+    "tensor",
+    "f32",
+    "bf16",
+    "int",
+    "float",
+    "number",
+    "bool",
+    "text",
+    "record",
+    "Row",
+    "range",
+    "Model",
+    "Data",
+    "Samples",
+    "Sample",
+    "Schedule",
+    "Optimizer",
+    "Generator",
+    "Cluster",
+    "Plan",
+    "loss",
+];
+
 struct Names<'e, 'a, 's> {
     elab: &'e mut Elab<'a, 's>,
     module: ModuleId,
@@ -53,12 +78,36 @@ impl<'a> Names<'_, 'a, '_> {
         let mark = self.scope.len();
         for p in &f.params {
             self.scope.push(p.name.text.clone());
+            p.ty.iter().for_each(|t| self.ty(t));
             if let Some(ast::Type { kind: ast::TypeKind::Tensor { dims, .. }, .. }) = &p.ty {
                 self.scope.extend(dims.iter().filter_map(|l| l.dim.as_name()).map(str::to_string));
             }
         }
+        f.result.iter().for_each(|t| self.ty(t));
         self.block(&f.body);
         self.scope.truncate(mark);
+    }
+
+    fn ty(&mut self, t: &'a ast::Type) {
+        match &t.kind {
+            ast::TypeKind::Name(path) => {
+                let name = path.text();
+                let head = name.split('.').next().unwrap_or(&name);
+                let known = TYPES.contains(&head)
+                    || crate::units::Unit::type_name(head).is_some()
+                    || self.elab.modules.find(self.module, head).is_some();
+                if !known {
+                    let what = format!("there is no type `{name}`");
+                    let d = Diagnostic::error("unknown-name", what).label(t.span, "not found");
+                    let help = nrl_base::did_you_mean(head, TYPES.iter().copied());
+                    self.elab.problems.push(d.help_opt(help));
+                }
+            }
+            ast::TypeKind::Optional(inner) => self.ty(inner),
+            ast::TypeKind::Within { base, .. } => self.ty(base),
+            ast::TypeKind::Tensor { element, .. } => self.ty(element),
+            _ => {}
+        }
     }
 
     fn block(&mut self, b: &'a Block) {

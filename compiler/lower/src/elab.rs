@@ -74,6 +74,12 @@ pub enum Mode {
     Rule,
 }
 
+/// Deepest expansion of definitions in definitions.
+const MAX_DEPTH: usize = 64;
+
+/// Most expressions that one recipe may evaluate before the run.
+const MAX_WORK: usize = 4_000_000;
+
 /// State of the walk.
 pub struct Elab<'a, 's> {
     pub modules: &'a Modules,
@@ -93,6 +99,10 @@ pub struct Elab<'a, 's> {
     pub phase: usize,
     /// Functions being expanded, to refuse recursion.
     pub calls: Vec<(ModuleId, String)>,
+    /// Where the user's own files call what is being expanded, the innermost last.
+    pub call_sites: Vec<Span>,
+    /// Expressions evaluated so far.
+    pub work: usize,
     /// Rewards by identity of function and arguments.
     pub rewards: BTreeMap<String, usize>,
     pub folder: String,
@@ -123,6 +133,8 @@ impl<'a, 's> Elab<'a, 's> {
             host_slots: 0,
             phase: 0,
             calls: vec![],
+            call_sites: vec![],
+            work: 0,
             rewards: BTreeMap::new(),
             folder: folder.into(),
             ranks,
@@ -131,10 +143,63 @@ impl<'a, 's> Elab<'a, 's> {
         }
     }
 
-    /// Reports and stops.
-    pub fn fail<T>(&mut self, d: Diagnostic) -> El<T> {
+    /// Reports and stops. What is found in the standard library is reported at the user's call.
+    pub fn fail<T>(&mut self, mut d: Diagnostic) -> El<T> {
+        if let (Some(first), Some(site)) = (d.span(), self.call_sites.last())
+            && self.is_std(first)
+        {
+            d.labels.insert(0, nrl_base::Label { span: *site, text: "in this call".into() });
+        }
         self.problems.push(d);
         Err(Stop)
+    }
+
+    /// Does a span lie in the standard library?
+    pub fn is_std(&self, span: Span) -> bool {
+        self.modules.list.iter().any(|m| m.source == span.source && m.name.starts_with("std."))
+    }
+
+    /// Runs `f` as the expansion of something that could lead back to itself.
+    pub fn expand<T>(
+        &mut self,
+        key: (ModuleId, String),
+        site: Span,
+        f: impl FnOnce(&mut Self) -> El<T>,
+    ) -> El<T> {
+        let name = key.1.clone();
+        if !name.is_empty() && self.calls.contains(&key) {
+            let what = format!("`{name}` is defined by itself");
+            let why = "a definition cannot use itself, directly or through others";
+            return self.error("recursion", site, what, why);
+        }
+        if self.calls.len() >= MAX_DEPTH {
+            let what = format!("definitions are nested more than {MAX_DEPTH} deep");
+            return self.error("recursion", site, what, "the next one");
+        }
+        let own = !self.is_std(site);
+        self.calls.push(key);
+        if own {
+            self.call_sites.push(site);
+        }
+        let result = f(self);
+        if own {
+            self.call_sites.pop();
+        }
+        self.calls.pop();
+        result
+    }
+
+    /// Counts one evaluated expression; functions that call functions can be short and endless.
+    pub fn count_work(&mut self, span: Span) -> El<()> {
+        self.work += 1;
+        match self.work {
+            n if n < MAX_WORK => Ok(()),
+            MAX_WORK => {
+                let what = format!("checking takes more than {MAX_WORK} evaluations");
+                self.error("too-much-work", span, what, "reached here")
+            }
+            _ => Err(Stop),
+        }
     }
 
     /// Reports a headline with one label and stops.
@@ -159,7 +224,9 @@ impl<'a, 's> Elab<'a, 's> {
 
     /// Was this written on the command line?
     pub fn is_override(&self, span: Span) -> bool {
-        self.sources.get(span.source).is_some_and(|s| s.name().starts_with(crate::overrides::SOURCE_PREFIX))
+        self.sources
+            .get(span.source)
+            .is_some_and(|s| s.name().starts_with(crate::overrides::SOURCE_PREFIX))
     }
 
     /// Appends a stage to the step being built.
@@ -203,19 +270,39 @@ impl<'a, 's> Elab<'a, 's> {
         if let Some(i) = crate::intrinsic::find(name) {
             return Ok(Val::Intrinsic(i));
         }
+        let d = Diagnostic::error("unknown-name", format!("there is no `{name}` here"))
+            .label(span, "not found");
+        if let Some(later) = self.bound_later(name, span) {
+            let d = d.label(later, "bound here, further down");
+            return self.fail(d.help(format!("move this line below, or that of `{name}` above")));
+        }
         let help = self.suggest(env, name);
-        self.fail(
-            Diagnostic::error("unknown-name", format!("there is no `{name}` here"))
-                .label(span, "not found")
-                .help_opt(help),
-        )
+        self.fail(d.help_opt(help))
+    }
+
+    /// Where a recipe binds `name` on a line after `span`.
+    fn bound_later(&self, name: &str, span: Span) -> Option<Span> {
+        let items = &self.modules.get(ModuleId(0)).file.items;
+        let recipe = items.iter().find_map(|i| match &i.kind {
+            ast::ItemKind::Recipe(r) if i.span.to(span) == i.span => Some(r),
+            _ => None,
+        })?;
+        let mut found = None;
+        bindings(&recipe.body, &mut |n| {
+            if n.text == name && n.span.start > span.start && found.is_none() {
+                found = Some(n.span);
+            }
+        });
+        found
     }
 
     /// The value of a top-level item.
     pub fn item(&mut self, module: ModuleId, index: usize) -> El<Val<'a>> {
         let item = self.modules.item(module, index);
         if let ast::ItemKind::Const(bind) = &item.kind {
-            return self.expr(&Env::new(module), &bind.value);
+            let name = bind.names.first().map_or(String::new(), |n| n.text.clone());
+            let value = &bind.value;
+            return self.expand((module, name), value.span, |me| me.expr(&Env::new(module), value));
         }
         Ok(Val::Item(module, item))
     }
@@ -249,6 +336,20 @@ impl<'a, 's> Elab<'a, 's> {
         match self.builders.last_mut() {
             Some(b) => Ok(b),
             None => Err(Stop),
+        }
+    }
+}
+
+/// Calls `see` with every name that the lines of a recipe bind.
+fn bindings(block: &ast::Block, see: &mut dyn FnMut(&ast::Name)) {
+    for stmt in &block.stmts {
+        match &stmt.kind {
+            ast::StmtKind::Bind(b) => b.names.iter().for_each(&mut *see),
+            ast::StmtKind::Mesh(m) => see(&m.name),
+            ast::StmtKind::Phase(p) => bindings(&p.body, see),
+            ast::StmtKind::Step(b) => bindings(b, see),
+            ast::StmtKind::Every(t) => bindings(&t.body, see),
+            _ => {}
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::value::{Closure, Env, Val};
 impl<'a> Elab<'a, '_> {
     /// The value of an expression.
     pub fn expr(&mut self, env: &Env<'a>, e: &'a Expr) -> El<Val<'a>> {
+        self.count_work(e.span)?;
         match &e.kind {
             ExprKind::Int(i) => Ok(Val::num(*i as f64)),
             ExprKind::Float(x) => Ok(Val::num(*x)),
@@ -50,7 +51,7 @@ impl<'a> Elab<'a, '_> {
             ExprKind::If { cond, then, otherwise } => {
                 self.if_(env, cond, then, otherwise.as_deref(), e.span)
             }
-            ExprKind::Match { value, arms } => self.match_(env, value, arms, e.span),
+            ExprKind::Match { value, arms } => self.match_(env, value, arms),
             ExprKind::Pipe { input, stage } => self.pipe(env, input, stage, e.span),
             ExprKind::From { base, source } => {
                 let (b, s) = (self.expr(env, base)?, self.expr(env, source)?);
@@ -601,13 +602,7 @@ impl<'a> Elab<'a, '_> {
                 };
                 let (t, tt) = self.host(&t, then.span)?;
                 let (o, ot) = self.host(&o, otherwise.map_or(span, |o| o.span))?;
-                let ty = if tt == ot {
-                    tt
-                } else if ot == HostType::None {
-                    HostType::maybe(tt)
-                } else {
-                    HostType::Any
-                };
+                let ty = HostType::either(tt, ot);
                 Ok(Val::Host(
                     host::Expr::If { cond: Box::new(c), then: Box::new(t), other: Box::new(o) },
                     ty,
@@ -633,14 +628,22 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
-    fn match_(
-        &mut self,
-        env: &Env<'a>,
-        value: &'a Expr,
-        arms: &'a [ast::Arm],
-        span: Span,
-    ) -> El<Val<'a>> {
+    fn match_(&mut self, env: &Env<'a>, value: &'a Expr, arms: &'a [ast::Arm]) -> El<Val<'a>> {
         let v = self.expr(env, value)?;
+        match &v {
+            Val::Host(e, t) => return self.match_host(env, (e.clone(), t.clone()), value, arms),
+            v if self.is_tensor(v) => {
+                return self.fail(
+                    Diagnostic::error(
+                        "wrong-type",
+                        "`match` chooses before the run; a tensor is known only then",
+                    )
+                    .label(value.span, "a tensor")
+                    .help("write `where(cond, a, b)`"),
+                );
+            }
+            _ => {}
+        }
         for arm in arms {
             let mut inner = env.clone();
             let hit = match (&arm.pattern.kind, &v) {
@@ -682,12 +685,97 @@ impl<'a> Elab<'a, '_> {
             Val::Variant { name, .. } => name.clone(),
             v => v.kind(),
         };
-        self.error(
-            "no-match",
-            span,
-            format!("no arm of this `match` takes {shown}"),
-            format!("the value is {shown}"),
-        )
+        self.no_match(&shown, value.span)
+    }
+
+    fn no_match<T>(&mut self, shown: &str, span: Span) -> El<T> {
+        let what = format!("no arm of this `match` takes {shown}");
+        self.error("no-match", span, what, format!("the value is {shown}"))
+    }
+
+    /// `match` of a value that the host knows: a chain of choices, the last arm taking the rest.
+    fn match_host(
+        &mut self,
+        env: &Env<'a>,
+        (v, t): (host::Expr, HostType),
+        value: &'a Expr,
+        arms: &'a [ast::Arm],
+    ) -> El<Val<'a>> {
+        let mut choices: Vec<(host::Expr, host::Expr, HostType)> = vec![];
+        let mut rest = None;
+        for arm in arms {
+            let mut inner = env.clone();
+            let cond = self.pattern_host(&mut inner, (&v, &t), &arm.pattern)?;
+            let result = self.expr(&inner, &arm.value)?;
+            let (e, ty) = self.host(&result, arm.value.span)?;
+            match cond {
+                Some(c) => choices.push((c, e, ty)),
+                None => {
+                    rest = Some((e, ty));
+                    break;
+                }
+            }
+        }
+        if rest.is_none() && covers_maybe(arms) {
+            rest = choices.pop().map(|(_, e, t)| (e, t));
+        }
+        let Some((mut out, mut ty)) = rest else {
+            let what = "this `match` of a value known at run time has no arm for the rest";
+            let d = Diagnostic::error("no-match", what).label(value.span, t.describe());
+            return self.fail(d.help("end it with `_ -> ..`"));
+        };
+        for (cond, then, t) in choices.into_iter().rev() {
+            ty = HostType::either(t, ty);
+            let (cond, then, other) = (Box::new(cond), Box::new(then), Box::new(out));
+            out = host::Expr::If { cond, then, other };
+        }
+        Ok(Val::Host(out, ty))
+    }
+
+    /// When a pattern takes the value `v`; none if always. Names it binds go into `env`.
+    fn pattern_host(
+        &mut self,
+        env: &mut Env<'a>,
+        (v, t): (&host::Expr, &HostType),
+        p: &'a ast::Pattern,
+    ) -> El<Option<host::Expr>> {
+        let call = |f, args| host::Expr::Call { f, args };
+        let is_none = || call(Builtin::IsNone, vec![v.clone()]);
+        Ok(match &p.kind {
+            ast::PatternKind::Any => None,
+            ast::PatternKind::Name(n) => {
+                env.bind(n, Val::Host(v.clone(), t.clone()));
+                None
+            }
+            ast::PatternKind::None => Some(is_none()),
+            ast::PatternKind::Some(inner) => {
+                let present = match t {
+                    HostType::Maybe(t) => (**t).clone(),
+                    t => t.clone(),
+                };
+                let not_none = call(Builtin::Not, vec![is_none()]);
+                match self.pattern_host(env, (v, &present), inner)? {
+                    Some(c) => Some(call(Builtin::And, vec![not_none, c])),
+                    None => Some(not_none),
+                }
+            }
+            ast::PatternKind::Value(e) => match self.expr(env, e)? {
+                Val::Range(low, high) => {
+                    let n = |x: f64| host::Expr::Const(Value::Num(x));
+                    let above = call(Builtin::Le, vec![n(low), v.clone()]);
+                    let below = call(Builtin::Le, vec![v.clone(), n(high)]);
+                    Some(call(Builtin::And, vec![above, below]))
+                }
+                x => {
+                    let (x, _) = self.host(&x, e.span)?;
+                    Some(call(Builtin::Eq, vec![v.clone(), x]))
+                }
+            },
+            _ => {
+                let what = format!("this pattern does not take {}", t.describe());
+                return self.error("wrong-type", p.span, what, "this pattern");
+            }
+        })
     }
 
     fn pipe(&mut self, env: &Env<'a>, input: &'a Expr, stage: &'a Expr, span: Span) -> El<Val<'a>> {
@@ -878,6 +966,18 @@ impl<'a> Elab<'a, '_> {
         }
         self.tensor_op(Op::Reduce { op, over }, &[x], &[span], span)
     }
+}
+
+/// Do the arms take both `none` and `some x`?
+fn covers_maybe(arms: &[ast::Arm]) -> bool {
+    let none = |a: &ast::Arm| matches!(a.pattern.kind, ast::PatternKind::None);
+    let some = |a: &ast::Arm| match &a.pattern.kind {
+        ast::PatternKind::Some(p) => {
+            matches!(p.kind, ast::PatternKind::Any | ast::PatternKind::Name(_))
+        }
+        _ => false,
+    };
+    arms.iter().any(none) && arms.iter().any(some)
 }
 
 /// A list of constants is a constant.

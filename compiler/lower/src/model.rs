@@ -416,7 +416,7 @@ impl<'a> Elab<'a, '_> {
             env.bind(&p.name.text, info.cfg.clone());
         }
         for member in &m.members {
-            self.member(&mut env, member, None, &info, span)?;
+            self.member(&mut env, member, None, &info)?;
         }
         Ok(env)
     }
@@ -427,7 +427,6 @@ impl<'a> Elab<'a, '_> {
         member: &'a ast::Member,
         layers: Option<&mut Layers>,
         info: &ModelInfo<'a>,
-        span: Span,
     ) -> El<()> {
         match &member.kind {
             MemberKind::Dims(dims) => {
@@ -441,7 +440,7 @@ impl<'a> Elab<'a, '_> {
                 let count = self.whole(&v, count.span, "the number of layers")?;
                 let mut layers = Layers { name: name.text.clone(), count, params: IndexMap::new() };
                 for m in members {
-                    self.member(env, m, Some(&mut layers), info, span)?;
+                    self.member(env, m, Some(&mut layers), info)?;
                 }
                 env.bind(&name.text, Val::Layers(Rc::new(layers)));
             }

@@ -51,10 +51,7 @@ pub fn apply(
         }
         let mut known: Vec<String> = recipe.params.iter().map(|p| p.name.text.clone()).collect();
         if !in_block(&mut recipe.body, &segments, &value, &mut known) {
-            let help = nearest(segments[0], known.iter().map(String::as_str)).map_or_else(
-                || format!("paths start with one of {}", known.join(", ")),
-                |n| format!("did you mean `{n}`?"),
-            );
+            let help = near_path(path.trim(), segments[0], &known);
             problems.push(
                 Diagnostic::error(
                     "unknown-path",
@@ -66,6 +63,21 @@ pub fn apply(
         }
     }
     params
+}
+
+/// The path that could be meant, else what paths start with, or what they may go on with.
+fn near_path(path: &str, head: &str, known: &[String]) -> String {
+    if let Some(n) = nearest(path, known.iter().map(String::as_str)) {
+        return format!("did you mean `{n}`?");
+    }
+    let below: Vec<&str> =
+        known.iter().filter(|k| k.split('.').next() == Some(head)).map(String::as_str).collect();
+    if below.iter().any(|k| k.contains('.')) {
+        return format!("known are {}", below.join(", "));
+    }
+    let mut heads: Vec<&str> = known.iter().map(|k| k.split('.').next().unwrap_or(k)).collect();
+    heads.dedup();
+    format!("paths start with one of {}", heads.join(", "))
 }
 
 /// Parses the value; positions count from the start of the override. Bare words that are not
@@ -91,14 +103,15 @@ fn parse_value(
 }
 
 fn in_block(block: &mut Block, path: &[&str], value: &Expr, known: &mut Vec<String>) -> bool {
-    let top = known.len();
-    for stmt in &mut block.stmts {
-        if in_stmt(stmt, path, value, known) {
-            return true;
-        }
-    }
-    known.truncate(top.max(known.len()));
-    false
+    block.stmts.iter_mut().any(|stmt| in_stmt(stmt, path, value, known))
+}
+
+/// Runs `f` on what stands below `head`; the paths it finds get `head` in front.
+fn below(head: &str, known: &mut Vec<String>, f: impl FnOnce(&mut Vec<String>) -> bool) -> bool {
+    let mut inner = vec![];
+    let done = f(&mut inner);
+    known.extend(inner.into_iter().map(|k| format!("{head}.{k}")));
+    done
 }
 
 fn in_stmt(stmt: &mut Stmt, path: &[&str], value: &Expr, known: &mut Vec<String>) -> bool {
@@ -106,10 +119,14 @@ fn in_stmt(stmt: &mut Stmt, path: &[&str], value: &Expr, known: &mut Vec<String>
     match &mut stmt.kind {
         StmtKind::Bind(b) => {
             known.extend(b.names.iter().map(|n| n.text.clone()));
+            if let ExprKind::Call { args, .. } | ExprKind::With { args, .. } = &b.value.kind {
+                let named = args.iter().filter_map(|a| a.name.as_ref());
+                known.extend(named.map(|n| format!("{}.{}", b.names[0].text, n.text)));
+            }
             b.names.len() == 1 && b.names[0].text == head && in_expr(&mut b.value, rest, value)
         }
         StmtKind::Mesh(m) => {
-            known.push(m.name.text.clone());
+            known.extend(m.axes.iter().map(|a| format!("{}.{}", m.name.text, a.name.text)));
             if m.name.text != head || rest.len() != 1 {
                 return false;
             }
@@ -122,7 +139,7 @@ fn in_stmt(stmt: &mut Stmt, path: &[&str], value: &Expr, known: &mut Vec<String>
             }
         }
         StmtKind::Run(r) => {
-            known.push("run".into());
+            known.extend(["run.steps", "run.seed", "run.within"].map(String::from));
             match path {
                 ["run", "steps"] => r.length = with_unit(value, "steps"),
                 ["run", "seed"] | ["seed"] => r.seed = Some(value.clone()),
@@ -140,7 +157,7 @@ fn in_stmt(stmt: &mut Stmt, path: &[&str], value: &Expr, known: &mut Vec<String>
             true
         }
         StmtKind::Phase(p) => {
-            known.push(p.name.text.clone());
+            known.push(format!("{}.steps", p.name.text));
             if p.name.text != head {
                 return false;
             }
@@ -148,11 +165,13 @@ fn in_stmt(stmt: &mut Stmt, path: &[&str], value: &Expr, known: &mut Vec<String>
                 p.length = Some(with_unit(value, "steps"));
                 return true;
             }
-            !rest.is_empty() && in_block(&mut p.body, rest, value, known)
+            !rest.is_empty() && below(head, known, |k| in_block(&mut p.body, rest, value, k))
         }
         StmtKind::Step(b) => {
             known.push("step".into());
-            head == "step" && !rest.is_empty() && in_block(b, rest, value, known)
+            head == "step"
+                && !rest.is_empty()
+                && below(head, known, |k| in_block(b, rest, value, k))
         }
         StmtKind::Every(t) => {
             head == "every"
@@ -163,7 +182,8 @@ fn in_stmt(stmt: &mut Stmt, path: &[&str], value: &Expr, known: &mut Vec<String>
                 } || in_block(&mut t.body, rest, value, known))
         }
         StmtKind::Update(u) => {
-            known.push("update".into());
+            known
+                .extend(["update.updates", "update.epochs", "update.microbatch"].map(String::from));
             if head != "update" {
                 return false;
             }

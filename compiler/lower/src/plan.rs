@@ -210,8 +210,8 @@ impl<'a> Elab<'a, '_> {
                 } else {
                     format!("there is no axis `{}`", a.name.text)
                 };
-                let help = nrl_base::did_you_mean(&a.name.text, known)
-                    .unwrap_or_else(|| format!("axes are {}", known.join(", ")));
+                let help = (!later).then(|| nrl_base::did_you_mean(&a.name.text, known)).flatten();
+                let help = help.unwrap_or_else(|| format!("axes are {}", known.join(", ")));
                 return self
                     .fail(Diagnostic::error(code, text).label(a.span, "this axis").help(help));
             }

@@ -61,7 +61,7 @@ impl<'a> Elab<'a, '_> {
             let n = steps.map_or(DEFAULT_STEPS, |(n, _)| n);
             let span = r.name.span;
             self.finish_phase("main", n, main, &env, span);
-        } else if self.out.program.phases.is_empty() {
+        } else if self.out.program.phases.is_empty() && !self.problems.has_errors() {
             let d = Diagnostic::error(
                 "nothing-to-run",
                 format!("recipe `{}` has no step and no phase", r.name.text),
@@ -734,7 +734,12 @@ impl<'a> Elab<'a, '_> {
             );
         };
         let n = builder.input("count.tokens", nrl_ir::Type::f32([]));
-        let mean = builder.total(entropy).and_then(|t| builder.binary(nrl_ir::BinaryOp::Div, t, n));
+        // A batch without a trained token has entropy 0, not 0 / 0.
+        let one = builder.constant(1.0);
+        let mean = builder
+            .binary(nrl_ir::BinaryOp::Max, n, one)
+            .and_then(|n| Ok((builder.total(entropy)?, n)))
+            .and_then(|(t, n)| builder.binary(nrl_ir::BinaryOp::Div, t, n));
         let entropy = match mean {
             Ok(v) => v,
             Err(e) => return self.shape_error(e, &[at], at),

@@ -14,10 +14,7 @@ use crate::value::{Env, StepShape, StepTensor, Tensor, Val, Validity};
 impl<'a> Elab<'a, '_> {
     /// Is it (or does it become) a value of a tensor graph, host numbers inside one included?
     pub fn is_tensor(&self, v: &Val<'a>) -> bool {
-        match v {
-            Val::Tensor(_) | Val::Step(_) | Val::Param(_) => true,
-            _ => false,
-        }
+        matches!(v, Val::Tensor(_) | Val::Step(_) | Val::Param(_))
     }
 
     /// Wraps a value of the current graph.

@@ -70,7 +70,9 @@ fn the_first_example_of_a_page_raises_its_code_and_the_fix_nothing() {
             if !right {
                 wrong.push(format!("{slug}, block {i}:\n{}", shown(&found)));
             }
-            if raises && found.first().is_some_and(|d| d.labels.is_empty()) && found[0].code == *slug
+            if raises
+                && found.first().is_some_and(|d| d.labels.is_empty())
+                && found[0].code == *slug
             {
                 wrong.push(format!("{slug} does not say where"));
             }

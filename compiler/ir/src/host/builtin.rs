@@ -38,6 +38,19 @@ impl HostType {
         }
     }
 
+    /// The type of a value that is one or the other.
+    pub fn either(a: HostType, b: HostType) -> HostType {
+        match (a, b) {
+            (a, b) if a == b => a,
+            (HostType::None, t) | (t, HostType::None) => match t {
+                HostType::Maybe(_) | HostType::Any => t,
+                t => HostType::maybe(t),
+            },
+            (HostType::Maybe(a), b) | (b, HostType::Maybe(a)) if *a == b => HostType::Maybe(a),
+            _ => HostType::Any,
+        }
+    }
+
     /// In user words.
     pub fn describe(&self) -> String {
         match self {

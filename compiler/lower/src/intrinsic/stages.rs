@@ -1,7 +1,7 @@
 //! Models, data, optimizers, generators, and what a step does with them.
 
 use nrl_base::Diagnostic;
-use nrl_ir::host::{HostType, Value};
+use nrl_ir::host::{self, HostType, Value};
 use nrl_ir::program::{
     BadLines, Chat, Data, Generator, Optimizer, Sampling, Source, Stage, TooLong, Weights,
 };
@@ -222,15 +222,37 @@ impl<'a> Elab<'a, '_> {
             return self.error("empty-data", s, "a data set of 0 rows", "nothing to take from");
         }
         let (f, sf) = a.need("make");
-        let (make, _) = self.host_func("row", &[HostType::Num], sf, |me, args| {
+        let (make, ty) = self.host_func("row", &[HostType::Num], sf, |me, args| {
             me.apply_vals(f, args.into_iter().map(|v| (v, sf)).collect(), sf, sf)
         })?;
+        self.check_row(&make.body, &ty, sf)?;
         self.push_data(
             Source::Made { rows, make },
             "prompt",
             Some("answer".into()),
             BadLines::Error,
         )
+    }
+
+    /// A made row is a record with a prompt, as far as that can be seen.
+    fn check_row(&mut self, body: &host::Expr, ty: &HostType, span: nrl_base::Span) -> El<()> {
+        if !matches!(ty, HostType::Any | HostType::Record) {
+            let what = format!("a made row is a record {{prompt, answer}}, not {}", ty.describe());
+            return self.error("wrong-type", span, what, format!("this gives {}", ty.describe()));
+        }
+        let fields = match body {
+            host::Expr::Let { body, .. } => return self.check_row(body, ty, span),
+            host::Expr::Record(fields) => fields.iter().map(|(k, _)| k.clone()).collect(),
+            host::Expr::Const(Value::Record(r)) => r.keys().cloned().collect::<Vec<_>>(),
+            _ => return Ok(()),
+        };
+        if fields.iter().any(|k| k == "prompt") {
+            return Ok(());
+        }
+        let has = fields.join(", ");
+        let d = Diagnostic::error("missing-field", "a made row has no `prompt`");
+        let d = d.label(span, format!("it has {has}"));
+        self.fail(d.help("write `{prompt: .., answer: ..}`"))
     }
 
     fn push_data(
