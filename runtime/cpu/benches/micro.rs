@@ -1,29 +1,315 @@
-//! Speed of the engine's parts next to what the machine can do.
+//! Speed of the engine's parts next to what the machine can do, on one thread.
+//!
+//! `cargo bench -p nrl-cpu` prints all; words after `--` choose parts by name. Shapes are those of SmolLM2-135M and of the
+//! quickstart. The floors are measured in the same process: multiply-adds that wait for nothing, and a long copy.
 
+use std::hint::black_box;
 use std::time::Instant;
-use nrl_cpu::{Threads, gemm::*};
+
+use nrl_cpu::Threads;
+use nrl_cpu::attention::{self, Cached, Heads, Saved};
+use nrl_cpu::gemm::{Shape, View, ViewMut, gemm};
+use nrl_cpu::jit::{Jit, Operand, Place};
+use nrl_cpu::logprob::{Grads, Labels, Results, Weights, head_backward, head_forward};
+use nrl_ir::kernel::{Access, Instr, Kernel, Output, RowIndex};
+use nrl_ir::{BinaryOp, Dims, ReduceOp, UnaryOp};
 
 fn best(mut f: impl FnMut()) -> f64 {
     f();
-    let mut t = f64::MAX;
+    let mut least = f64::MAX;
     let start = Instant::now();
-    while start.elapsed().as_secs_f64() < 0.15 {
-        let s = Instant::now();
+    while start.elapsed().as_secs_f64() < 0.2 {
+        let turn = Instant::now();
         f();
-        t = t.min(s.elapsed().as_secs_f64());
+        least = least.min(turn.elapsed().as_secs_f64());
     }
-    t
+    least
+}
+
+fn numbers(n: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5).collect()
+}
+
+/// GFLOP/s of products that stay in the first-level cache.
+fn peak() -> f64 {
+    let threads = Threads::new(1);
+    let (m, n, k) = (96, 96, 64);
+    let (a, b, mut c) = (numbers(m * k), numbers(k * n), vec![0.0; m * n]);
+    let s = best(|| {
+        for _ in 0..50 {
+            let out = ViewMut { data: &mut c, row: n, col: 1 };
+            gemm(
+                &threads,
+                Shape { m, n, k },
+                out,
+                false,
+                View { data: &a, row: k, col: 1 },
+                View { data: &b, row: n, col: 1 },
+            );
+        }
+    });
+    100e-9 * (m * n * k) as f64 / s
+}
+
+fn products(threads: &Threads, peak: f64) {
+    let smol = [16, 64, 512, 1232]
+        .into_iter()
+        .flat_map(|m| [(m, 576, 576), (m, 192, 576), (m, 1536, 576), (m, 576, 1536)]);
+    let head = [(16, 49152, 576), (256, 1024, 576)];
+    let quick = [32, 512, 3000].into_iter().flat_map(|m| [(m, 96, 96), (m, 256, 96), (m, 96, 256)]);
+    let back = [(576, 1536, 1232), (96, 256, 3000)];
+    for (m, n, k) in smol.chain(head).chain(quick).chain(back) {
+        let (a, b, mut c) = (numbers(m * k), numbers(k * n), vec![0.0; m * n]);
+        let mut rate = |av: (usize, usize), bv: (usize, usize), add: bool| {
+            let s = best(|| {
+                let out = ViewMut { data: &mut c, row: n, col: 1 };
+                let (a, b) = (
+                    View { data: &a, row: av.0, col: av.1 },
+                    View { data: &b, row: bv.0, col: bv.1 },
+                );
+                gemm(threads, Shape { m, n, k }, out, add, a, b);
+            });
+            2e-9 * (m * n * k) as f64 / s
+        };
+        let (kn, nk, tn) =
+            (rate((k, 1), (n, 1), false), rate((k, 1), (1, k), false), rate((1, m), (n, 1), true));
+        let share = 100.0 * kn / peak;
+        println!(
+            "gemm {m:5} x {n:5} x {k:4}   [k,n] {kn:6.1}  [n,k] {nk:6.1}  a' b {tn:6.1} GFLOP/s   {share:3.0} % of peak"
+        );
+    }
+}
+
+fn attentions(threads: &Threads, peak: f64) {
+    let smol = Heads { q: 9, kv: 3, hd: 64, scale: 0.125, window: None };
+    let quick = Heads { q: 4, kv: 4, hd: 24, scale: 0.2, window: None };
+    let grouped = Heads { q: 4, kv: 2, hd: 24, scale: 0.2, window: None };
+    for (name, h, len, count) in [
+        ("smol 1 x 1232", smol, 1232, 1),
+        ("smol 16 x 77", smol, 77, 16),
+        ("quick 512 x 12", quick, 12, 512),
+        ("quick gqa 512 x 12", grouped, 12, 512),
+    ] {
+        let n = len * count;
+        let offsets: Vec<u32> = (0..=count).map(|i| (i * len) as u32).collect();
+        let (q, k, v, d_o) = (
+            numbers(n * h.q * h.hd),
+            numbers(n * h.kv * h.hd),
+            numbers(n * h.kv * h.hd),
+            numbers(n * h.q * h.hd),
+        );
+        let (mut o, mut lse) = (vec![0.0; q.len()], vec![0.0; n * h.q]);
+        let f = best(|| attention::forward(threads, h, &offsets, [&q, &k, &v], &mut o, &mut lse));
+        let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]);
+        let saved = Saved { q: &q, k: &k, v: &v, o: &o, lse: &lse, d_o: &d_o };
+        let b =
+            best(|| attention::backward(threads, h, &offsets, &saved, &mut dq, &mut dk, &mut dv));
+        let pairs = (count * len * (len + 1) / 2 * h.q * h.hd) as f64;
+        let (gf, gb) = (4e-9 * pairs / f, 10e-9 * pairs / b);
+        println!(
+            "attention {name:18}  forward {:8.1} us {gf:6.1} GFLOP/s ({:.0} %)  backward {:8.1} us {gb:6.1} GFLOP/s ({:.0} %)",
+            f * 1e6,
+            100.0 * gf / peak,
+            b * 1e6,
+            100.0 * gb / peak
+        );
+    }
+    let (slots, context, past) = (16usize, 512, 300);
+    let width = smol.kv * smol.hd;
+    let (mut keys, mut values) =
+        (numbers(slots * context * width), numbers(slots * context * width));
+    let (q, k, mut o) = (
+        numbers(slots * smol.q * smol.hd),
+        numbers(slots * width),
+        vec![0.0; slots * smol.q * smol.hd],
+    );
+    let offsets: Vec<u32> = (0..=slots as u32).collect();
+    let (bases, place) = (vec![past; slots], (0..slots as u32).collect::<Vec<_>>());
+    let c = Cached { offsets: &offsets, bases: &bases, slots: &place, context };
+    let s =
+        best(|| attention::cached(threads, smol, &c, [&q, &k, &k], &mut keys, &mut values, &mut o));
+    let bytes = (2 * slots * past as usize * width * 4) as f64;
+    println!(
+        "attention decode 16 rows at 300     {:8.1} us   {:.1} GB/s of cache",
+        s * 1e6,
+        bytes / s * 1e-9
+    );
+}
+
+fn heads(threads: &Threads, peak: f64) {
+    for (name, rows, d, vocab) in [("smol", 1232usize, 576, 49152), ("quick", 3072, 96, 16)] {
+        let (h, w) = (numbers(rows * d), numbers(vocab * d));
+        let ids: Vec<u32> = (0..rows).map(|i| (i * 37 % vocab) as u32).collect();
+        let l = Labels {
+            ids: &ids,
+            first: 0,
+            local: vocab,
+            valid: vocab,
+            all: vocab,
+            inv_temperature: 1.0,
+        };
+        let w = Weights { data: &w, vocab: d, d: 1 };
+        let (mut lp, mut lse, mut entropy, mut piece) =
+            (vec![0.0; rows], vec![0.0; rows], vec![0.0; rows], vec![]);
+        let f = best(|| {
+            let out = Results { lp: &mut lp, lse: &mut lse, entropy: &mut entropy };
+            head_forward(threads, &l, (&h, d), w, &mut piece, None, out).expect("one rank");
+        });
+        let (ones, zeros) = (vec![1.0; rows], vec![0.0; rows]);
+        let g = Grads { lse: &lse, entropy: &entropy, d_lp: &ones, d_entropy: &zeros };
+        let (mut dh, mut dw) = (vec![0.0; rows * d], vec![0.0; vocab * d]);
+        let b =
+            best(|| head_backward(threads, &l, (&h, d), w, &g, &mut piece, &mut dh, Some(&mut dw)));
+        let flops = 2e-9 * (rows * d * vocab) as f64;
+        println!(
+            "log_prob head {name:6}  forward {:8.2} ms {:6.1} GFLOP/s ({:.0} %)   backward {:8.2} ms {:6.1} GFLOP/s ({:.0} %)",
+            f * 1e3,
+            flops / f,
+            100.0 * flops / f / peak,
+            b * 1e3,
+            3.0 * flops / b,
+            300.0 * flops / b / peak
+        );
+    }
+}
+
+fn kernels(threads: &Threads) {
+    let jit = Jit::new().expect("a compiler for this machine");
+    let mut dims = Dims::default();
+    let tok = dims.add_ragged("tok", None, 1 << 30);
+    let lanes = dims.add_static("d", 576);
+    let along = |lanes: bool| Access { row: RowIndex::Row { div: 1, modulo: 0 }, lanes };
+    let load = |input| Instr::Load { input };
+    let bin = |op, a, b| Instr::Binary { op, a, b };
+    use BinaryOp::{Add, Div, Mul, Sub};
+    let norm = Kernel {
+        rows: vec![tok],
+        lanes: vec![lanes],
+        inputs: vec![along(true), Access { row: RowIndex::None, lanes: true }],
+        code: vec![
+            load(0),
+            bin(Mul, 0, 0),
+            Instr::Lanes { op: ReduceOp::Sum, x: 1 },
+            Instr::Const { value: 1.0 / 576.0 },
+            bin(Mul, 2, 3),
+            Instr::Const { value: 1e-5 },
+            bin(Add, 4, 5),
+            Instr::Unary { op: UnaryOp::Rsqrt, x: 6 },
+            bin(Mul, 0, 7),
+            load(1),
+            bin(Mul, 8, 9),
+        ],
+        outputs: vec![(10, Output::Store)],
+        reason: String::new(),
+    };
+    let silu = Kernel {
+        rows: vec![tok],
+        lanes: vec![lanes],
+        inputs: vec![along(true), along(true)],
+        code: vec![
+            load(0),
+            Instr::Unary { op: UnaryOp::Sigmoid, x: 0 },
+            bin(Mul, 0, 1),
+            load(1),
+            bin(Mul, 2, 3),
+        ],
+        outputs: vec![(4, Output::Store)],
+        reason: String::new(),
+    };
+    let constant = |value| Instr::Const { value };
+    // w, g, m, v and two bias corrections.
+    let adamw = Kernel {
+        rows: vec![tok],
+        lanes: vec![],
+        inputs: vec![
+            along(false),
+            along(false),
+            along(false),
+            along(false),
+            Access { row: RowIndex::None, lanes: false },
+        ],
+        code: vec![
+            load(0),
+            load(1),
+            load(2),
+            load(3),
+            load(4),
+            constant(0.9),
+            constant(0.1),
+            bin(Mul, 2, 5),
+            bin(Mul, 1, 6),
+            bin(Add, 7, 8),
+            constant(0.999),
+            constant(0.001),
+            bin(Mul, 3, 10),
+            bin(Mul, 1, 1),
+            bin(Mul, 13, 11),
+            bin(Add, 12, 14),
+            Instr::Unary { op: UnaryOp::Sqrt, x: 15 },
+            constant(1e-8),
+            bin(Add, 16, 17),
+            bin(Div, 9, 18),
+            bin(Mul, 19, 4),
+            bin(Sub, 0, 20),
+        ],
+        outputs: vec![(21, Output::Store), (9, Output::Store), (15, Output::Store)],
+        reason: String::new(),
+    };
+    for (name, kernel, rows) in [
+        ("rms_norm", norm, 1232usize),
+        ("silu times up", silu, 1232),
+        ("adamw in cache", adamw.clone(), 1 << 15),
+        ("adamw", adamw, 1 << 23),
+    ] {
+        let start = Instant::now();
+        let code = jit.get(&kernel, &dims).expect("compiles");
+        let compile = start.elapsed();
+        let size = |a: &Access| if a.row == RowIndex::None { 1 } else { rows } * if a.lanes { 576 } else { 1 };
+        let inputs: Vec<Vec<f32>> =
+            kernel.inputs.iter().map(|a| numbers(size(a).max(576))).collect();
+        let mut outs: Vec<Vec<f32>> = (0..kernel.outputs.len())
+            .map(|o| vec![0.0; code.length(o, rows).unwrap_or(0)])
+            .collect();
+        let s = best(|| {
+            let operands: Vec<Operand> =
+                inputs.iter().map(|x| Operand { data: x, map: &[] }).collect();
+            let mut places: Vec<Place> =
+                outs.iter_mut().map(|o| Place { data: o, map: &[] }).collect();
+            code.run(threads, rows, &operands, &mut places).expect("fits");
+        });
+        let moved: usize = kernel.inputs.iter().map(size).sum::<usize>()
+            + outs.iter().map(Vec::len).sum::<usize>();
+        println!(
+            "kernel {name:15} {:8.1} us  {:6.1} GB/s   compiled in {:.1} ms",
+            s * 1e6,
+            4e-9 * moved as f64 / s,
+            compile.as_secs_f64() * 1e3
+        );
+    }
 }
 
 fn main() {
-    let th = Threads::new(1);
-    for (m, n, k) in [(16,576,576),(16,1536,576),(16,576,1536),(64,1536,576),(512,1536,576),(1232,576,576),(1232,1536,576),(1232,576,1536),(1232,192,576),(256,2048,576),(16,49152,576),
-        (32,96,96),(32,256,96),(32,96,256),(512,256,96),(3000,96,96),(3000,256,96),(3000,96,256),(3000,24,96),(96,96,3000),(96,256,3000),(576,1536,1232)] {
-        let a = vec![0.5f32; m*k]; let b = vec![0.25f32; k*n]; let mut o = vec![0f32; m*n];
-        let kn = best(|| gemm(&th, Shape{m,n,k}, ViewMut{data:&mut o,row:n,col:1}, false, View{data:&a,row:k,col:1}, View{data:&b,row:n,col:1}));
-        let nk = best(|| gemm(&th, Shape{m,n,k}, ViewMut{data:&mut o,row:n,col:1}, false, View{data:&a,row:k,col:1}, View{data:&b,row:1,col:k}));
-        let tn = best(|| gemm(&th, Shape{m,n,k}, ViewMut{data:&mut o,row:n,col:1}, true, View{data:&a,row:1,col:m}, View{data:&b,row:n,col:1}));
-        let f = 2e-9*(m*n*k) as f64;
-        println!("{m:5}x{n:5}x{k:5}  kn {:6.1}  nk {:6.1}  tn+ {:6.1}  GFLOP/s   {:.1} us", f/kn, f/nk, f/tn, kn*1e6);
+    let chosen: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|c| name.contains(c.as_str()));
+    let threads = Threads::new(1);
+    let peak = peak();
+    let (from, mut to) = (numbers(1 << 25), vec![0.0f32; 1 << 25]);
+    let copy = best(|| to.copy_from_slice(black_box(&from)));
+    println!(
+        "floors: {peak:.1} GFLOP/s in cache, {:.1} GB/s read and written; {:?}",
+        8.0 * from.len() as f64 / copy * 1e-9,
+        nrl_cpu::simd::level()
+    );
+    if wanted("gemm") {
+        products(&threads, peak);
+    }
+    if wanted("attention") {
+        attentions(&threads, peak);
+    }
+    if wanted("head") {
+        heads(&threads, peak);
+    }
+    if wanted("kernel") {
+        kernels(&threads);
     }
 }

@@ -72,7 +72,14 @@ fn segments(offsets: &[u32]) -> usize {
 }
 
 /// `o` and `lse` of packed sequences; `offsets` cut the tokens into sequences.
-pub fn forward(threads: &Threads, h: Heads, offsets: &[u32], [q, k, v]: [&[f32]; 3], o: &mut [f32], lse: &mut [f32]) {
+pub fn forward(
+    threads: &Threads,
+    h: Heads,
+    offsets: &[u32],
+    [q, k, v]: [&[f32]; 3],
+    o: &mut [f32],
+    lse: &mut [f32],
+) {
     let (o, lse) = (Shared::new(o), Shared::new(lse));
     threads.each(segments(offsets) * h.kv, |task| {
         let (seg, head) = (task / h.kv, task % h.kv);
@@ -95,7 +102,15 @@ pub struct Cached<'a> {
 }
 
 /// Appends `k` and `v` to the cache (`[slot, context, kv, hd]`) and attends over all that is in it.
-pub fn cached(threads: &Threads, h: Heads, c: &Cached, [q, k, v]: [&[f32]; 3], keys: &mut [f32], values: &mut [f32], o: &mut [f32]) {
+pub fn cached(
+    threads: &Threads,
+    h: Heads,
+    c: &Cached,
+    [q, k, v]: [&[f32]; 3],
+    keys: &mut [f32],
+    values: &mut [f32],
+    o: &mut [f32],
+) {
     let width = h.kv * h.hd;
     let base = |seg: usize| c.bases.get(seg).map_or(0, |b| *b as usize);
     for seg in 0..segments(c.offsets) {
@@ -145,7 +160,8 @@ impl Rows {
         let size = h.group() * width;
         for t in 0..self.count {
             // SAFETY: rows of this segment and these heads belong to this task alone.
-            unsafe { into.slice(self.at(h, t, width), size) }.copy_from_slice(&x[t * size..(t + 1) * size]);
+            unsafe { into.slice(self.at(h, t, width), size) }
+                .copy_from_slice(&x[t * size..(t + 1) * size]);
         }
     }
 
@@ -185,16 +201,21 @@ fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scr
                 break;
             }
             let cols = (high + 1).min(to) - from;
-            let scores = Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
+            let scores =
+                Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
             scores.run(&s.q[row * hd..], &s.turned_k, &mut s.scores);
             for r in 0..count {
                 let seen = h.seen(rows.base + (row + r) / g);
-                let (a, b) = (seen.start.clamp(from, from + cols) - from, seen.end.clamp(from, from + cols) - from);
+                let (a, b) = (
+                    seen.start.clamp(from, from + cols) - from,
+                    seen.end.clamp(from, from + cols) - from,
+                );
                 let line = &mut s.scores[r * BLOCK..r * BLOCK + cols];
                 let o = &mut s.o[(row + r) * hd..(row + r + 1) * hd];
                 soften::<V>(line, a, b, h.scale, &mut s.max[row + r], &mut s.sum[row + r], o);
             }
-            let values = Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
+            let values =
+                Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
             values.run(&s.scores, &keys.v[from * keys.stride..], &mut s.o[row * hd..]);
         }
     }
@@ -249,7 +270,15 @@ fn turn(x: &[f32], stride: usize, from: usize, to: usize, hd: usize, into: &mut 
 /// Scores to weights: `line[a..b]` becomes `exp(scale * score - max)`, the rest 0; earlier sums are scaled to the new
 /// maximum.
 #[inline(always)]
-fn soften<V: Vector>(line: &mut [f32], a: usize, b: usize, scale: f32, max: &mut f32, sum: &mut f32, o: &mut [f32]) {
+fn soften<V: Vector>(
+    line: &mut [f32],
+    a: usize,
+    b: usize,
+    scale: f32,
+    max: &mut f32,
+    sum: &mut f32,
+    o: &mut [f32],
+) {
     line[..a].fill(0.0);
     line[b..].fill(0.0);
     if a == b {
@@ -303,7 +332,11 @@ fn soften<V: Vector>(line: &mut [f32], a: usize, b: usize, scale: f32, max: &mut
                 lanes[..a.saturating_sub(i)].fill(0.0);
                 x = V::load(lanes.as_ptr());
             }
-            if n == V::N { x.store(p.add(i)) } else { x.store_n(p.add(i), n) }
+            if n == V::N {
+                x.store(p.add(i))
+            } else {
+                x.store_n(p.add(i), n)
+            }
             total = total.add(x);
             i += V::N;
         }
@@ -331,7 +364,15 @@ pub struct Saved<'a> {
 }
 
 /// Gradients of `q`, `k` and `v`, summed over the query heads of a group.
-pub fn backward(threads: &Threads, h: Heads, offsets: &[u32], x: &Saved, dq: &mut [f32], dk: &mut [f32], dv: &mut [f32]) {
+pub fn backward(
+    threads: &Threads,
+    h: Heads,
+    offsets: &[u32],
+    x: &Saved,
+    dq: &mut [f32],
+    dk: &mut [f32],
+    dv: &mut [f32],
+) {
     dk.fill(0.0);
     dv.fill(0.0);
     let (size, width) = (h.kv * h.hd, h.hd);
@@ -369,7 +410,14 @@ at_level! {
 }
 
 #[inline(always)]
-fn back_at<V: Vector>(h: Heads, rows: Rows, x: &Saved, keys: Keys, s: &mut Scratch, (gk, gv): (&mut [f32], &mut [f32])) {
+fn back_at<V: Vector>(
+    h: Heads,
+    rows: Rows,
+    x: &Saved,
+    keys: Keys,
+    s: &mut Scratch,
+    (gk, gv): (&mut [f32], &mut [f32]),
+) {
     let (g, hd) = (h.group(), h.hd);
     let n = rows.count * g;
     rows.take(h, x.q, &mut s.q);
@@ -393,21 +441,34 @@ fn back_at<V: Vector>(h: Heads, rows: Rows, x: &Saved, keys: Keys, s: &mut Scrat
                 break;
             }
             let cols = (high + 1).min(to) - from;
-            let scores = Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
+            let scores =
+                Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
             scores.run(&s.q[row * hd..], &s.turned_k, &mut s.scores);
             scores.run(&s.d_o[row * hd..], &s.turned_v, &mut s.grads);
             for r in 0..count {
                 let token = (row + r) / g;
                 let seen = h.seen(token);
-                let (a, b) = (seen.start.clamp(from, from + cols) - from, seen.end.clamp(from, from + cols) - from);
+                let (a, b) = (
+                    seen.start.clamp(from, from + cols) - from,
+                    seen.end.clamp(from, from + cols) - from,
+                );
                 let lse = x.lse[rows.at(h, token, 1) + (row + r) % g];
                 let line = r * BLOCK..r * BLOCK + cols;
-                weigh::<V>(&mut s.scores[line.clone()], &mut s.grads[line], a, b, h.scale, lse, s.delta[row + r]);
+                weigh::<V>(
+                    &mut s.scores[line.clone()],
+                    &mut s.grads[line],
+                    a,
+                    b,
+                    h.scale,
+                    lse,
+                    s.delta[row + r],
+                );
             }
             let keyed = Mm { m: cols, n: hd, k: count, a: (1, BLOCK), b: hd, c: hd, add: true };
             keyed.run(&s.scores, &s.d_o[row * hd..], &mut gv[from * hd..]);
             keyed.run(&s.grads, &s.q[row * hd..], &mut gk[from * hd..]);
-            let queried = Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
+            let queried =
+                Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
             queried.run(&s.grads, &keys.k[from * keys.stride..], &mut s.dq[row * hd..]);
         }
     }
@@ -415,7 +476,15 @@ fn back_at<V: Vector>(h: Heads, rows: Rows, x: &Saved, keys: Keys, s: &mut Scrat
 
 /// Scores to weights `p`, and gradients of weights to gradients of scores `p (dp - delta) scale`, inside `a..b`.
 #[inline(always)]
-fn weigh<V: Vector>(line: &mut [f32], grad: &mut [f32], a: usize, b: usize, scale: f32, lse: f32, delta: f32) {
+fn weigh<V: Vector>(
+    line: &mut [f32],
+    grad: &mut [f32],
+    a: usize,
+    b: usize,
+    scale: f32,
+    lse: f32,
+    delta: f32,
+) {
     for x in [&mut *line, &mut *grad] {
         x[..a].fill(0.0);
         x[b..].fill(0.0);

@@ -22,8 +22,16 @@ struct Textbook {
 
 fn textbook(h: Heads, offsets: &[u32], q: &[f32], k: &[f32], v: &[f32], d_o: &[f32]) -> Textbook {
     let zeros = |x: &[f32]| vec![0.0; x.len()];
-    let mut t = Textbook { o: zeros(q), lse: vec![0.0; q.len() / h.hd], dq: zeros(q), dk: zeros(k), dv: zeros(v) };
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    let mut t = Textbook {
+        o: zeros(q),
+        lse: vec![0.0; q.len() / h.hd],
+        dq: zeros(q),
+        dk: zeros(k),
+        dv: zeros(v),
+    };
+    let dot = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>()
+    };
     let hd = h.hd;
     for w in offsets.windows(2) {
         let (from, to) = (w[0] as usize, w[1] as usize);
@@ -32,12 +40,15 @@ fn textbook(h: Heads, offsets: &[u32], q: &[f32], k: &[f32], v: &[f32], d_o: &[f
                 let qi = (i * h.q + head) * hd;
                 let row = |j: usize| (j * h.kv + head / (h.q / h.kv)) * hd;
                 let first = h.window.map_or(from, |w| (i + 1).saturating_sub(w).max(from));
-                let scores: Vec<f64> = (first..=i).map(|j| f64::from(h.scale) * dot(&q[qi..qi + hd], &k[row(j)..row(j) + hd])).collect();
+                let scores: Vec<f64> = (first..=i)
+                    .map(|j| f64::from(h.scale) * dot(&q[qi..qi + hd], &k[row(j)..row(j) + hd]))
+                    .collect();
                 let top = scores.iter().copied().fold(f64::MIN, f64::max);
                 let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
                 t.lse[i * h.q + head] = top + sum.ln();
                 let p: Vec<f64> = scores.iter().map(|s| (s - top).exp() / sum).collect();
-                let dp: Vec<f64> = (first..=i).map(|j| dot(&d_o[qi..qi + hd], &v[row(j)..row(j) + hd])).collect();
+                let dp: Vec<f64> =
+                    (first..=i).map(|j| dot(&d_o[qi..qi + hd], &v[row(j)..row(j) + hd])).collect();
                 let mean: f64 = p.iter().zip(&dp).map(|(a, b)| a * b).sum();
                 for (x, j) in (first..=i).enumerate() {
                     let ds = p[x] * (dp[x] - mean) * f64::from(h.scale);
@@ -97,7 +108,13 @@ fn forward_and_backward_agree_with_the_textbook() {
 #[test]
 fn packing_and_decoding_give_the_bits_of_one_sequence() {
     for (h, offsets) in CASES {
-        let n = offsets.iter().copied().zip(&offsets[1..]).map(|(a, b)| (b - a) as usize).max().unwrap();
+        let n = offsets
+            .iter()
+            .copied()
+            .zip(&offsets[1..])
+            .map(|(a, b)| (b - a) as usize)
+            .max()
+            .unwrap();
         let threads = Threads::new(1);
         let q = numbers(5, n * h.q * h.hd);
         let (k, v) = (numbers(6, n * h.kv * h.hd), numbers(7, n * h.kv * h.hd));
@@ -108,18 +125,31 @@ fn packing_and_decoding_give_the_bits_of_one_sequence() {
         // Twice the sequence, packed.
         let twice = |x: &[f32]| [x, x].concat();
         let (mut o2, mut lse2) = (vec![0.0; 2 * q.len()], vec![0.0; 2 * n * h.q]);
-        forward(&threads, h, &[0, n as u32, 2 * n as u32], [&twice(&q), &twice(&k), &twice(&v)], &mut o2, &mut lse2);
+        forward(
+            &threads,
+            h,
+            &[0, n as u32, 2 * n as u32],
+            [&twice(&q), &twice(&k), &twice(&v)],
+            &mut o2,
+            &mut lse2,
+        );
         assert_eq!(o2, twice(&o));
 
         // Prefill of a third, a chunk, then token by token, in slot 1 of 3.
         let (rq, rk) = (h.q * h.hd, h.kv * h.hd);
-        let (mut keys, mut values) = (vec![f32::MAX; 3 * (n + 2) * rk], vec![f32::MAX; 3 * (n + 2) * rk]);
+        let (mut keys, mut values) =
+            (vec![f32::MAX; 3 * (n + 2) * rk], vec![f32::MAX; 3 * (n + 2) * rk]);
         let mut got = vec![0.0; q.len()];
         let (third, chunk) = (n / 3, n / 2);
         let mut steps = vec![(0, third), (third, chunk)];
         steps.extend((chunk..n).map(|i| (i, i + 1)));
         for (a, b) in steps {
-            let c = Cached { offsets: &[0, (b - a) as u32], bases: &[a as u32], slots: &[1], context: n + 2 };
+            let c = Cached {
+                offsets: &[0, (b - a) as u32],
+                bases: &[a as u32],
+                slots: &[1],
+                context: n + 2,
+            };
             let step = [&q[a * rq..b * rq], &k[a * rk..b * rk], &v[a * rk..b * rk]];
             cached(&threads, h, &c, step, &mut keys, &mut values, &mut got[a * rq..b * rq]);
         }

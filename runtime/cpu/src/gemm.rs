@@ -61,7 +61,8 @@ pub fn gemm(threads: &Threads, shape: Shape, out: ViewMut, add: bool, a: View, b
     threads.each(size.div_ceil(step), |i| {
         let (at, len) = (i * step, step.min(size - i * step));
         let part = if by_rows { Shape { m: len, ..shape } } else { Shape { n: len, ..shape } };
-        let (oa, ob, oo) = if by_rows { (at * a.row, 0, at * row) } else { (0, at * b.col, at * col) };
+        let (oa, ob, oo) =
+            if by_rows { (at * a.row, 0, at * row) } else { (0, at * b.col, at * col) };
         let a = View { data: a.data.get(oa..).unwrap_or(&[]), ..a };
         let b = View { data: b.data.get(ob..).unwrap_or(&[]), ..b };
         // SAFETY: the pieces' elements are disjoint rows or columns of one result that is borrowed here; no piece
@@ -101,7 +102,8 @@ fn product(shape: Shape, out: *mut f32, strides: (usize, usize), add: bool, a: V
                 *x = a.data[i * a.row + p * a.col];
             }
         }
-        let elements = || (0..m).flat_map(|i| (0..n).map(move |j| (i * n + j, i * strides.0 + j * strides.1)));
+        let elements =
+            || (0..m).flat_map(|i| (0..n).map(move |j| (i * n + j, i * strides.0 + j * strides.1)));
         if add {
             for (r, o) in elements() {
                 // SAFETY: `o` is an element of the caller's result.
@@ -163,7 +165,8 @@ fn dots(shape: Shape, out: *mut f32, (row, col): (usize, usize), add: bool, a: V
             for p in 0..shape.k {
                 sums[p % WAYS] += a.data[i * a.row + p * a.col] * b.data[p * b.row + j * b.col];
             }
-            let sum = ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+            let sum = ((sums[0] + sums[4]) + (sums[2] + sums[6]))
+                + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
             // SAFETY: the element lies in the caller's result, checked by `gemm`.
             let o = unsafe { &mut *out.add(i * row + j * col) };
             *o = if add { *o + sum } else { sum };
@@ -197,15 +200,37 @@ mod tests {
     #[test]
     fn rows_do_not_depend_on_how_many_there_are_nor_on_threads() {
         let (one, two) = (Threads::new(1), Threads::new(2));
-        let shapes = [(40, 96, 96), (33, 24, 256), (70, 576, 640), (65, 1, 300), (50, 5, 257), (31, 193, 64), (300, 768, 96)];
+        let shapes = [
+            (40, 96, 96),
+            (33, 24, 256),
+            (70, 576, 640),
+            (65, 1, 300),
+            (50, 5, 257),
+            (31, 193, 64),
+            (300, 768, 96),
+        ];
         for (i, (m, n, k)) in shapes.into_iter().enumerate() {
             let (a, b) = (numbers(i as u64 + 1, m * k), numbers(i as u64 + 99, k * n));
             for b_kn in [true, false] {
                 let whole = run(&one, Shape { m, n, k }, &a, &b, b_kn);
-                assert_eq!(whole, run(&two, Shape { m, n, k }, &a, &b, b_kn), "threads, {m}x{n}x{k}");
+                assert_eq!(
+                    whole,
+                    run(&two, Shape { m, n, k }, &a, &b, b_kn),
+                    "threads, {m}x{n}x{k}"
+                );
                 for (from, rows) in [(0, 1), (3, 1), (5, 2), (1, 7), (8, 16), (2, 29)] {
-                    let part = run(&one, Shape { m: rows, n, k }, &a[from * k..(from + rows) * k], &b, b_kn);
-                    assert_eq!(part, whole[from * n..(from + rows) * n], "rows {from}+{rows} of {m}x{n}x{k}, kn {b_kn}");
+                    let part = run(
+                        &one,
+                        Shape { m: rows, n, k },
+                        &a[from * k..(from + rows) * k],
+                        &b,
+                        b_kn,
+                    );
+                    assert_eq!(
+                        part,
+                        whole[from * n..(from + rows) * n],
+                        "rows {from}+{rows} of {m}x{n}x{k}, kn {b_kn}"
+                    );
                 }
             }
         }
@@ -214,23 +239,40 @@ mod tests {
     #[test]
     fn agrees_with_f64_for_any_strides_and_adds() {
         let threads = Threads::new(2);
-        for (m, n, k) in [(1, 1, 1), (1, 7, 300), (5, 3, 9), (17, 33, 513), (64, 96, 24), (2, 600, 70), (3, 4, 0)] {
+        for (m, n, k) in [
+            (1, 1, 1),
+            (1, 7, 300),
+            (5, 3, 9),
+            (17, 33, 513),
+            (64, 96, 24),
+            (2, 600, 70),
+            (3, 4, 0),
+        ] {
             for layout in 0..8 {
-                let strides = |bit: usize, r: usize, c: usize| if layout >> bit & 1 == 0 { (c, 1) } else { (1, r) };
+                let strides = |bit: usize, r: usize, c: usize| {
+                    if layout >> bit & 1 == 0 { (c, 1) } else { (1, r) }
+                };
                 let (a, b, c) = (numbers(7, m * k), numbers(8, k * n), numbers(9, m * n));
-                let ((ar, ac), (br, bc), (cr, cc)) = (strides(0, m, k), strides(1, k, n), strides(2, m, n));
+                let ((ar, ac), (br, bc), (cr, cc)) =
+                    (strides(0, m, k), strides(1, k, n), strides(2, m, n));
                 for add in [false, true] {
                     let mut out = c.clone();
                     let view = ViewMut { data: &mut out, row: cr, col: cc };
-                    let (av, bv) = (View { data: &a, row: ar, col: ac }, View { data: &b, row: br, col: bc });
+                    let (av, bv) =
+                        (View { data: &a, row: ar, col: ac }, View { data: &b, row: br, col: bc });
                     gemm(&threads, Shape { m, n, k }, view, add, av, bv);
                     for i in 0..m {
                         for j in 0..n {
-                            let term = |p| f64::from(a[i * ar + p * ac]) * f64::from(b[p * br + j * bc]);
+                            let term =
+                                |p| f64::from(a[i * ar + p * ac]) * f64::from(b[p * br + j * bc]);
                             let sum: f64 = (0..k).map(term).sum();
-                            let expected = sum + if add { f64::from(c[i * cr + j * cc]) } else { 0.0 };
+                            let expected =
+                                sum + if add { f64::from(c[i * cr + j * cc]) } else { 0.0 };
                             let got = f64::from(out[i * cr + j * cc]);
-                            assert!((got - expected).abs() < 1e-5 * (k as f64).sqrt() + 1e-6, "{m}x{n}x{k} {layout} {add}");
+                            assert!(
+                                (got - expected).abs() < 1e-5 * (k as f64).sqrt() + 1e-6,
+                                "{m}x{n}x{k} {layout} {add}"
+                            );
                         }
                     }
                 }

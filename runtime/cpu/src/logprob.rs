@@ -169,10 +169,20 @@ at_level! {
 }
 
 #[inline(always)]
-fn turn_back_at<V: Vector>(x: &mut [f32], inv_temperature: f32, lse: f32, entropy: f32, d_lp: f32, d_entropy: f32) {
+fn turn_back_at<V: Vector>(
+    x: &mut [f32],
+    inv_temperature: f32,
+    lse: f32,
+    entropy: f32,
+    d_lp: f32,
+    d_entropy: f32,
+) {
     let (factor, shift, floor) = (V::splat(inv_temperature), V::splat(-lse), V::splat(-87.0));
     // d = -p (d_lp + d_entropy (logp + entropy)) inv_temperature
-    let (a, b) = (V::splat(-d_entropy * inv_temperature), V::splat(-(d_lp + d_entropy * entropy) * inv_temperature));
+    let (a, b) = (
+        V::splat(-d_entropy * inv_temperature),
+        V::splat(-(d_lp + d_entropy * entropy) * inv_temperature),
+    );
     for c in x.chunks_mut(V::N) {
         let n = c.len();
         // SAFETY: the chunk is at most one vector.
@@ -185,7 +195,16 @@ fn turn_back_at<V: Vector>(x: &mut [f32], inv_temperature: f32, lse: f32, entrop
 }
 
 /// Rows `from..` of a piece: their logits go into the sums.
-fn gather(threads: &Threads, l: &Labels, at: usize, width: usize, x: &[f32], stride: usize, sums: &mut [Sums], from: usize) {
+fn gather(
+    threads: &Threads,
+    l: &Labels,
+    at: usize,
+    width: usize,
+    x: &[f32],
+    stride: usize,
+    sums: &mut [Sums],
+    from: usize,
+) {
     let used = l.valid.saturating_sub(at).min(width);
     let one = |i: usize, s: &mut Sums| {
         let row = &x[i * stride..i * stride + used];
@@ -199,7 +218,8 @@ fn gather(threads: &Threads, l: &Labels, at: usize, width: usize, x: &[f32], str
         return;
     }
     let part = sums.len().div_ceil(4 * threads.count());
-    let parts: Vec<std::sync::Mutex<&mut [Sums]>> = sums.chunks_mut(part).map(std::sync::Mutex::new).collect();
+    let parts: Vec<std::sync::Mutex<&mut [Sums]>> =
+        sums.chunks_mut(part).map(std::sync::Mutex::new).collect();
     threads.each(parts.len(), |p| {
         let mut rows = parts[p].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         rows.iter_mut().enumerate().for_each(|(i, s)| one(p * part + i, s));
@@ -207,7 +227,12 @@ fn gather(threads: &Threads, l: &Labels, at: usize, width: usize, x: &[f32], str
 }
 
 /// Sums of all ranks to results.
-fn conclude(l: &Labels, mut sums: Vec<Sums>, group: Option<&Group>, out: Results) -> Result<(), CommError> {
+fn conclude(
+    l: &Labels,
+    mut sums: Vec<Sums>,
+    group: Option<&Group>,
+    out: Results,
+) -> Result<(), CommError> {
     if let Some(group) = group {
         let mut max: Vec<f32> = sums.iter().map(|s| s.max).collect();
         group.all_reduce(&mut max, Reduce::Max)?;
@@ -230,10 +255,25 @@ fn conclude(l: &Labels, mut sums: Vec<Sums>, group: Option<&Group>, out: Results
 }
 
 /// Log-probabilities from logits `[row, vocab]`.
-pub fn forward(threads: &Threads, l: &Labels, logits: &[f32], group: Option<&Group>, out: Results) -> Result<(), CommError> {
+pub fn forward(
+    threads: &Threads,
+    l: &Labels,
+    logits: &[f32],
+    group: Option<&Group>,
+    out: Results,
+) -> Result<(), CommError> {
     let mut sums = vec![NOTHING; l.ids.len()];
     for at in (0..l.local).step_by(IDS) {
-        gather(threads, l, at, IDS.min(l.local - at), &logits[at.min(logits.len())..], l.local, &mut sums, 0);
+        gather(
+            threads,
+            l,
+            at,
+            IDS.min(l.local - at),
+            &logits[at.min(logits.len())..],
+            l.local,
+            &mut sums,
+            0,
+        );
     }
     conclude(l, sums, group, out)
 }
@@ -296,10 +336,24 @@ fn room(piece: &mut Vec<f32>, rows: usize) {
     }
 }
 
-fn logits(threads: &Threads, (h, d): (&[f32], usize), w: Weights, (from, count): (usize, usize), (at, width): (usize, usize), piece: &mut [f32]) {
+fn logits(
+    threads: &Threads,
+    (h, d): (&[f32], usize),
+    w: Weights,
+    (from, count): (usize, usize),
+    (at, width): (usize, usize),
+    piece: &mut [f32],
+) {
     let a = View { data: &h[from * d..], row: d, col: 1 };
     let b = View { data: &w.data[at * w.vocab..], row: w.d, col: w.vocab };
-    gemm(threads, Shape { m: count, n: width, k: d }, ViewMut { data: piece, row: IDS, col: 1 }, false, a, b);
+    gemm(
+        threads,
+        Shape { m: count, n: width, k: d },
+        ViewMut { data: piece, row: IDS, col: 1 },
+        false,
+        a,
+        b,
+    );
 }
 
 /// Gradients of `h @ w`: `dh` is overwritten, `dw` (with the strides of `w`) is added to; `dh` is owed a sum over ranks
@@ -375,8 +429,12 @@ mod tests {
         let h = numbers(1, rows * d);
         let w: Vec<f32> = numbers(2, vocab * d).iter().map(|x| x * 2.0).collect();
         let ids: Vec<u32> = (0..rows as u32).map(|i| i * 97 % valid as u32).collect();
-        let logit = |i: usize, v: usize| -> f64 { (0..d).map(|c| f64::from(h[i * d + c]) * f64::from(w[v * d + c])).sum::<f64>() * f64::from(inv) };
-        let l = Labels { ids: &ids, first: 0, local: vocab, valid, all: valid, inv_temperature: inv };
+        let logit = |i: usize, v: usize| -> f64 {
+            (0..d).map(|c| f64::from(h[i * d + c]) * f64::from(w[v * d + c])).sum::<f64>()
+                * f64::from(inv)
+        };
+        let l =
+            Labels { ids: &ids, first: 0, local: vocab, valid, all: valid, inv_temperature: inv };
         let (d_lp, d_entropy) = (numbers(3, rows), numbers(4, rows));
         let mut turned = vec![0.0; w.len()];
         for v in 0..vocab {
@@ -384,20 +442,39 @@ mod tests {
                 turned[c * vocab + v] = w[v * d + c];
             }
         }
-        let full: Vec<f32> = (0..rows).flat_map(|i| (0..vocab).map(move |v| (i, v))).map(|(i, v)| (logit(i, v) / f64::from(inv)) as f32).collect();
+        let full: Vec<f32> = (0..rows)
+            .flat_map(|i| (0..vocab).map(move |v| (i, v)))
+            .map(|(i, v)| (logit(i, v) / f64::from(inv)) as f32)
+            .collect();
         for (threads, stored) in [(Threads::new(1), 0), (Threads::new(2), 1)] {
-            let weights = if stored == 0 { Weights { data: &w, vocab: d, d: 1 } } else { Weights { data: &turned, vocab: 1, d: vocab } };
+            let weights = if stored == 0 {
+                Weights { data: &w, vocab: d, d: 1 }
+            } else {
+                Weights { data: &turned, vocab: 1, d: vocab }
+            };
             let mut out = [vec![0.0; rows], vec![0.0; rows], vec![0.0; rows]];
             let [lp, lse, entropy] = &mut out;
             let mut piece = vec![];
-            head_forward(&threads, &l, (&h, d), weights, &mut piece, None, Results { lp, lse, entropy }).unwrap();
+            head_forward(
+                &threads,
+                &l,
+                (&h, d),
+                weights,
+                &mut piece,
+                None,
+                Results { lp, lse, entropy },
+            )
+            .unwrap();
             let mut plain = [vec![0.0; rows], vec![0.0; rows], vec![0.0; rows]];
             let [lp, lse, entropy] = &mut plain;
             forward(&threads, &l, &full, None, Results { lp, lse, entropy }).unwrap();
             for i in 0..rows {
                 let x: Vec<f64> = (0..valid).map(|v| logit(i, v)).collect();
                 let want = defined(&x, ids[i] as usize);
-                for (got, want) in [(&out, want), (&plain, want)].into_iter().flat_map(|(o, w)| [(o[0][i], w.0), (o[1][i], w.1), (o[2][i], w.2)]) {
+                for (got, want) in [(&out, want), (&plain, want)]
+                    .into_iter()
+                    .flat_map(|(o, w)| [(o[0][i], w.0), (o[1][i], w.1), (o[2][i], w.2)])
+                {
                     assert!((f64::from(got) - want).abs() < 2e-5, "row {i}: {got} for {want}");
                 }
             }
@@ -418,15 +495,23 @@ mod tests {
                 };
                 let (up, down) = (value(1e-4), value(-2e-4));
                 let want = (up - down) / 2e-4;
-                assert!((f64::from(d_logits[i * vocab + v]) - want).abs() < 1e-5, "row {i}, id {v}: {want}");
+                assert!(
+                    (f64::from(d_logits[i * vocab + v]) - want).abs() < 1e-5,
+                    "row {i}, id {v}: {want}"
+                );
             }
             // dh and dw follow from d_logits by the product rule.
             for (i, c) in [(0, 0), (299, 23), (100, 7)] {
-                let want: f64 = (0..valid).map(|v| f64::from(d_logits[i * vocab + v]) * f64::from(w[v * d + c])).sum();
+                let want: f64 = (0..valid)
+                    .map(|v| f64::from(d_logits[i * vocab + v]) * f64::from(w[v * d + c]))
+                    .sum();
                 assert!((f64::from(dh[i * d + c]) - want).abs() < 1e-4);
             }
             for (v, c) in [(0, 0), (2489, 23), (1500, 3), (2499, 1)] {
-                let want: f64 = 1.0 + (0..rows).map(|i| f64::from(d_logits[i * vocab + v]) * f64::from(h[i * d + c])).sum::<f64>();
+                let want: f64 = 1.0
+                    + (0..rows)
+                        .map(|i| f64::from(d_logits[i * vocab + v]) * f64::from(h[i * d + c]))
+                        .sum::<f64>();
                 let at = if stored == 0 { v * d + c } else { c * vocab + v };
                 assert!((f64::from(dw[at]) - want).abs() < 1e-4);
             }
@@ -447,11 +532,14 @@ mod tests {
             forward(&Threads::new(1), &l, logits, group, Results { lp, lse, entropy }).map(|()| out)
         };
         let whole = run(&logits, 0, vocab, None).unwrap();
-        let halves = World::new(2, std::time::Duration::from_secs(20)).run::<_, CommError>(|rank| {
-            let (first, half) = (rank.rank() * 20, 20);
-            let mine: Vec<f32> = (0..rows).flat_map(|r| logits[r * vocab + first..r * vocab + first + half].to_vec()).collect();
-            run(&mine, first, half, Some(&rank.all()))
-        });
+        let halves =
+            World::new(2, std::time::Duration::from_secs(20)).run::<_, CommError>(|rank| {
+                let (first, half) = (rank.rank() * 20, 20);
+                let mine: Vec<f32> = (0..rows)
+                    .flat_map(|r| logits[r * vocab + first..r * vocab + first + half].to_vec())
+                    .collect();
+                run(&mine, first, half, Some(&rank.all()))
+            });
         for got in halves.unwrap() {
             for (a, b) in got.iter().flatten().zip(whole.iter().flatten()) {
                 assert!((a - b).abs() < 1e-5, "{a} {b}");

@@ -180,15 +180,17 @@ mod x86 {
 
     mod v512 {
         pub use std::arch::x86_64::{
-            _mm512_add_ps as add, _mm512_fmadd_ps as fmadd, _mm512_loadu_ps as loadu, _mm512_max_ps as max,
-            _mm512_mul_ps as mul, _mm512_set1_ps as set1, _mm512_storeu_ps as storeu, _mm512_sub_ps as sub,
+            _mm512_add_ps as add, _mm512_fmadd_ps as fmadd, _mm512_loadu_ps as loadu,
+            _mm512_max_ps as max, _mm512_mul_ps as mul, _mm512_set1_ps as set1,
+            _mm512_storeu_ps as storeu, _mm512_sub_ps as sub,
         };
     }
 
     mod v256 {
         pub use std::arch::x86_64::{
-            _mm256_add_ps as add, _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as loadu, _mm256_max_ps as max,
-            _mm256_mul_ps as mul, _mm256_set1_ps as set1, _mm256_storeu_ps as storeu, _mm256_sub_ps as sub,
+            _mm256_add_ps as add, _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as loadu,
+            _mm256_max_ps as max, _mm256_mul_ps as mul, _mm256_set1_ps as set1,
+            _mm256_storeu_ps as storeu, _mm256_sub_ps as sub,
         };
     }
 
@@ -349,7 +351,10 @@ impl Mm {
         if m == 0 || n == 0 {
             return;
         }
-        assert!(k == 0 || a.len() > (m - 1) * self.a.0 + (k - 1) * self.a.1, "left operand is too short");
+        assert!(
+            k == 0 || a.len() > (m - 1) * self.a.0 + (k - 1) * self.a.1,
+            "left operand is too short"
+        );
         assert!(k == 0 || b.len() >= (k - 1) * self.b + n, "right operand is too short");
         assert!(c.len() >= (m - 1) * self.c + n, "result is too short");
         let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
@@ -370,7 +375,13 @@ impl Mm {
     }
 
     #[inline(always)]
-    unsafe fn column<V: Vector, const C: usize>(self, a: *const f32, b: *const f32, c: *mut f32, width: usize) {
+    unsafe fn column<V: Vector, const C: usize>(
+        self,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        width: usize,
+    ) {
         let mut row = 0;
         while row < self.m {
             // SAFETY: the tile's rows are below `m`.
@@ -387,7 +398,13 @@ impl Mm {
     }
 
     #[inline(always)]
-    unsafe fn tile<V: Vector, const C: usize, const R: usize>(self, a: *const f32, b: *const f32, c: *mut f32, width: usize) -> usize {
+    unsafe fn tile<V: Vector, const C: usize, const R: usize>(
+        self,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        width: usize,
+    ) -> usize {
         let last = width - (C - 1) * V::N;
         let mut sums = [[V::splat(0.0); C]; R];
         // SAFETY: `R` rows and `width` columns exist, by the callers' checks; the last vector is masked.
@@ -396,7 +413,8 @@ impl Mm {
                 for (i, row) in sums.iter_mut().enumerate() {
                     for (j, s) in row.iter_mut().enumerate() {
                         let p = c.add(i * self.c + j * V::N);
-                        *s = if j + 1 < C || last == V::N { V::load(p) } else { V::load_n(p, last) };
+                        *s =
+                            if j + 1 < C || last == V::N { V::load(p) } else { V::load_n(p, last) };
                     }
                 }
             }

@@ -27,7 +27,9 @@ impl Threads {
     /// Calls `task` for each of `0..tasks`, in any order.
     pub fn each(&self, tasks: usize, task: impl Fn(usize) + Sync + Send) {
         match &self.pool {
-            Some(pool) if tasks > 1 => pool.install(|| (0..tasks).into_par_iter().with_max_len(1).for_each(task)),
+            Some(pool) if tasks > 1 => {
+                pool.install(|| (0..tasks).into_par_iter().with_max_len(1).for_each(task))
+            }
             _ => (0..tasks).for_each(task),
         }
     }

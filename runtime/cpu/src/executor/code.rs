@@ -57,7 +57,11 @@ impl Ready {
 /// Compiles what `plan` needs.
 pub fn ready(jit: &Jit, plan: &Arc<Plan>) -> Result<Ready, EngineError> {
     let [class] = &plan.classes[..] else {
-        let text = format!("plan `{}` has {} rank classes; this engine runs plans of one", plan.name, plan.classes.len());
+        let text = format!(
+            "plan `{}` has {} rank classes; this engine runs plans of one",
+            plan.name,
+            plan.classes.len()
+        );
         return Err(EngineError::Unsupported(text));
     };
     let g = &class.graph;
@@ -120,7 +124,13 @@ fn block(jit: &Jit, g: &Graph, b: &Block) -> Result<BlockCode, EngineError> {
             Op::Scan { scan } => Some(block(jit, g, &scan.body)?),
             _ => None,
         };
-        steps.push(Step { kernel: kernel(jit, g, node)?, dies: vec![], into: None, done: false, inner });
+        steps.push(Step {
+            kernel: kernel(jit, g, node)?,
+            dies: vec![],
+            into: None,
+            done: false,
+            inner,
+        });
     }
     for (v, i) in last {
         if mine.contains(&v) && !kept.contains(&v) {
@@ -155,10 +165,12 @@ fn adds(node: &Node, o: usize) -> bool {
 fn kernel(jit: &Jit, g: &Graph, node: &Node) -> Result<Option<KernelCall>, EngineError> {
     let (kernel, spread) = match &node.op {
         Op::Fused { kernel } => ((**kernel).clone(), vec![None; node.args.len()]),
-        Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::Cast { .. } | Op::Reduce { .. } => match single(g, node) {
-            Some(s) => (s.kernel, s.spread),
-            None => return Ok(None),
-        },
+        Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::Cast { .. } | Op::Reduce { .. } => {
+            match single(g, node) {
+                Some(s) => (s.kernel, s.spread),
+                None => return Ok(None),
+            }
+        }
         _ => return Ok(None),
     };
     let code = jit.get(&kernel, &g.dims).map_err(EngineError::Failed)?;

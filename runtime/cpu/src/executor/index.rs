@@ -130,7 +130,16 @@ pub fn table(known: &mut HashMap<Vec<u64>, Table>, inv_freq: &[f64], count: usiz
 }
 
 /// Turns `x [tok, .., hd]`, whose tokens have `heads` vectors of `hd` numbers each.
-pub fn rope(threads: &Threads, table: &Table, positions: &[u32], half: usize, (scale, inverse): (f32, bool), hd: usize, x: &[f32], out: &mut [f32]) {
+pub fn rope(
+    threads: &Threads,
+    table: &Table,
+    positions: &[u32],
+    half: usize,
+    (scale, inverse): (f32, bool),
+    hd: usize,
+    x: &[f32],
+    out: &mut [f32],
+) {
     let size = if positions.is_empty() { 0 } else { x.len() / positions.len() };
     let shared = Shared::new(out);
     let step = positions.len().div_ceil(4 * threads.count()).max(64);
@@ -140,7 +149,9 @@ pub fn rope(threads: &Threads, table: &Table, positions: &[u32], half: usize, (s
             let (cos, sin) = (&table.0[at..at + half], &table.1[at..at + half]);
             // SAFETY: each token belongs to one task.
             let token = unsafe { shared.slice(t * size, size) };
-            for (o, x) in token.chunks_exact_mut(hd).zip(x[t * size..(t + 1) * size].chunks_exact(hd)) {
+            for (o, x) in
+                token.chunks_exact_mut(hd).zip(x[t * size..(t + 1) * size].chunks_exact(hd))
+            {
                 turn(o, x, cos, sin, scale, inverse);
             }
         }

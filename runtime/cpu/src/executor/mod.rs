@@ -17,9 +17,11 @@ mod walk;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nrl_ir::plan::Plan;
 use nrl_ir::Mesh;
-use nrl_runtime::engine::{Bindings, Comm, Device, Engine, EngineError, HostTensor, KvCache, ParamStore, Prepared};
+use nrl_ir::plan::Plan;
+use nrl_runtime::engine::{
+    Bindings, Comm, Device, Engine, EngineError, HostTensor, KvCache, ParamStore, Prepared,
+};
 
 use crate::jit::Jit;
 use crate::threads::Threads;
@@ -56,7 +58,12 @@ impl Engine for CpuEngine {
     fn device(&self, _rank: usize, _ranks: usize, threads: usize) -> Box<dyn Device> {
         Box::new(CpuDevice {
             jit: self.jit.clone(),
-            tools: Tools { threads: Threads::new(threads), pool: Pool::default(), ropes: HashMap::new(), piece: vec![] },
+            tools: Tools {
+                threads: Threads::new(threads),
+                pool: Pool::default(),
+                ropes: HashMap::new(),
+                piece: vec![],
+            },
             ready: vec![],
         })
     }
@@ -112,7 +119,10 @@ impl Device for CpuDevice {
         let ready = self.ready(plan)?;
         let g = ready.graph();
         if !ready.flat {
-            return Err(EngineError::Unsupported(format!("`{}` is not pointwise over flat weights", g.name)));
+            return Err(EngineError::Unsupported(format!(
+                "`{}` is not pointwise over flat weights",
+                g.name
+            )));
         }
         let len = tensors.first().map_or(0, |t| t.len());
         if names.len() != tensors.len() || tensors.iter().any(|t| t.len() != len) {
@@ -137,12 +147,27 @@ impl Device for CpuDevice {
                 inputs.push(match (place(&input.name), scalar) {
                     (Some(t), _) => Given::F32(&tensors[t][range.clone()]),
                     (None, Some((_, x))) => Given::F32(std::slice::from_ref(x)),
-                    (None, None) => return failed(format!("input `{}` of `{}` is not given", input.name, g.name)),
+                    (None, None) => {
+                        return failed(format!(
+                            "input `{}` of `{}` is not given",
+                            input.name, g.name
+                        ));
+                    }
                 });
             }
-            let mut run = Run::new(&ready, &mut self.tools, &mut store, None, &bind, inputs, &comm, Some(range.len()))?;
+            let mut run = Run::new(
+                &ready,
+                &mut self.tools,
+                &mut store,
+                None,
+                &bind,
+                inputs,
+                &comm,
+                Some(range.len()),
+            )?;
             run.block(&g.body, &ready.code)?;
-            let results: Vec<pool::Buffer> = g.body.results.iter().map(|v| run.owned(*v)).collect::<Result<_, _>>()?;
+            let results: Vec<pool::Buffer> =
+                g.body.results.iter().map(|v| run.owned(*v)).collect::<Result<_, _>>()?;
             drop(run);
             for (t, result) in targets.iter().zip(&results) {
                 let into = &mut tensors[*t][range.clone()];

@@ -67,12 +67,16 @@ pub fn contract<'x>(
     out: Target,
 ) -> Result<(), EngineError> {
     let ragged = |space: &Space, x: &Named, other: &Named| {
-        x.dims.iter().any(|d| !over.contains(d) && !other.dims.contains(d) && space.graph.dims.is_ragged(*d))
+        x.dims
+            .iter()
+            .any(|d| !over.contains(d) && !other.dims.contains(d) && space.graph.dims.is_ragged(*d))
     };
     if !ragged(space, &a, &b) && ragged(space, &b, &a) {
         (a, b) = (b, a);
     }
-    let only = |x: &[DimId], f: &dyn Fn(&DimId) -> bool| x.iter().filter(|d| f(d)).copied().collect::<Vec<_>>();
+    let only = |x: &[DimId], f: &dyn Fn(&DimId) -> bool| {
+        x.iter().filter(|d| f(d)).copied().collect::<Vec<_>>()
+    };
     let shared = |d: &DimId| !over.contains(d) && a.dims.contains(d) && b.dims.contains(d);
     // Inside a group the target's order decides, for the contraction that of the right operand.
     let groups = Groups {
@@ -85,14 +89,15 @@ pub fn contract<'x>(
     let left = canonical(&[&groups.batch, &groups.rows, &groups.inner]);
     let right = canonical(&[&groups.batch, &groups.inner, &groups.cols]);
     let result = canonical(&[&groups.batch, &groups.rows, &groups.cols]);
-    let fits = |space: &Space, dims: &[DimId], parts: &[&Vec<DimId>]| -> Result<bool, EngineError> {
-        for part in parts {
-            if merged(space, dims, part)?.is_none() {
-                return Ok(false);
+    let fits =
+        |space: &Space, dims: &[DimId], parts: &[&Vec<DimId>]| -> Result<bool, EngineError> {
+            for part in parts {
+                if merged(space, dims, part)?.is_none() {
+                    return Ok(false);
+                }
             }
-        }
-        Ok(true)
-    };
+            Ok(true)
+        };
     let (mut copy_a, mut copy_b) = (None, None);
     if !fits(space, a.dims, &[&groups.rows, &groups.inner])? {
         let mut copy = pool.take(a.data.len());
@@ -114,9 +119,19 @@ pub fn contract<'x>(
     walk::spread(space, &copy, &result, out.dims, out.data, out.add)
 }
 
-fn products(space: &mut Space, threads: &Threads, a: Named, b: Named, g: &Groups, out: Target) -> Result<(), EngineError> {
-    let stride = |space: &Space, dims: &[DimId], group: &[DimId]| Ok::<_, EngineError>(merged(space, dims, group)?.unwrap_or(1));
-    let shape = Shape { m: space.count(&g.rows)?, n: space.count(&g.cols)?, k: space.count(&g.inner)? };
+fn products(
+    space: &mut Space,
+    threads: &Threads,
+    a: Named,
+    b: Named,
+    g: &Groups,
+    out: Target,
+) -> Result<(), EngineError> {
+    let stride = |space: &Space, dims: &[DimId], group: &[DimId]| {
+        Ok::<_, EngineError>(merged(space, dims, group)?.unwrap_or(1))
+    };
+    let shape =
+        Shape { m: space.count(&g.rows)?, n: space.count(&g.cols)?, k: space.count(&g.inner)? };
     let (ar, ac) = (stride(space, a.dims, &g.rows)?, stride(space, a.dims, &g.inner)?);
     let (br, bc) = (stride(space, b.dims, &g.inner)?, stride(space, b.dims, &g.cols)?);
     let (or, oc) = (stride(space, out.dims, &g.rows)?, stride(space, out.dims, &g.cols)?);

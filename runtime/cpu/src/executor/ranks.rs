@@ -91,7 +91,13 @@ pub fn reduce_scatter(
 }
 
 /// A weight of `len` numbers from its flat shards.
-pub fn gather_flat(pool: &Pool, comm: &Comm, axes: &[String], shard: &[f32], len: usize) -> Result<Buffer, EngineError> {
+pub fn gather_flat(
+    pool: &Pool,
+    comm: &Comm,
+    axes: &[String],
+    shard: &[f32],
+    len: usize,
+) -> Result<Buffer, EngineError> {
     let n = shard.len();
     let Some(group) = comm.along(axes) else {
         if n < len {
@@ -102,7 +108,10 @@ pub fn gather_flat(pool: &Pool, comm: &Comm, axes: &[String], shard: &[f32], len
     let mut all = pool.take(n * group.size());
     group.all_gather(shard, &mut all)?;
     if all.len() < len {
-        return failed(format!("the flat shards of a weight have {} numbers, {len} are needed", all.len()));
+        return failed(format!(
+            "the flat shards of a weight have {} numbers, {len} are needed",
+            all.len()
+        ));
     }
     let mut out = pool.take(len);
     for (i, place) in places(comm, group, axes).into_iter().enumerate() {
@@ -113,7 +122,13 @@ pub fn gather_flat(pool: &Pool, comm: &Comm, axes: &[String], shard: &[f32], len
 }
 
 /// Adds this rank's flat shard of the summed gradient `g` to `into`.
-pub fn scatter_flat(pool: &Pool, comm: &Comm, axes: &[String], g: &[f32], into: &mut [f32]) -> Result<(), EngineError> {
+pub fn scatter_flat(
+    pool: &Pool,
+    comm: &Comm,
+    axes: &[String],
+    g: &[f32],
+    into: &mut [f32],
+) -> Result<(), EngineError> {
     let add = |into: &mut [f32], x: &[f32]| into.iter_mut().zip(x).for_each(|(a, b)| *a += b);
     let Some(group) = comm.along(axes) else {
         add(into, g);

@@ -57,12 +57,21 @@ impl<'a> Run<'a> {
         let graph = ready.graph();
         let space = Space::new(graph, bind, count)?;
         if inputs.len() != graph.inputs.len() {
-            return failed(format!("`{}` has {} inputs, {} are bound", graph.name, graph.inputs.len(), inputs.len()));
+            return failed(format!(
+                "`{}` has {} inputs, {} are bound",
+                graph.name,
+                graph.inputs.len(),
+                inputs.len()
+            ));
         }
         for (input, given) in graph.inputs.iter().zip(&inputs) {
             let need = space.count(&input.ty.dims)?;
             if given.len() != need {
-                return failed(format!("input `{}` has {} numbers, {need} are needed", input.name, given.len()));
+                return failed(format!(
+                    "input `{}` has {} numbers, {need} are needed",
+                    input.name,
+                    given.len()
+                ));
             }
         }
         let ParamStore { first, weights, grads } = store;
@@ -101,7 +110,9 @@ impl<'a> Run<'a> {
     /// The numbers of an output in a buffer of their own.
     pub fn owned(&mut self, v: ValueId) -> Result<Buffer, EngineError> {
         match self.values.slots[v.0 as usize].take() {
-            Some(Value::Numbers(b)) => Ok(Arc::try_unwrap(b).unwrap_or_else(|b| self.tools.pool.copy(&b))),
+            Some(Value::Numbers(b)) => {
+                Ok(Arc::try_unwrap(b).unwrap_or_else(|b| self.tools.pool.copy(&b)))
+            }
             other => {
                 self.values.slots[v.0 as usize] = other;
                 Ok(self.tools.pool.copy(self.values.numbers(v)?))
@@ -126,12 +137,17 @@ impl<'a> Run<'a> {
     /// Layer of `param` that is read here.
     fn slot(&self, param: ParamId) -> Result<usize, EngineError> {
         let layer = match &self.space.graph.param(param).repeat {
-            Some((group, _)) => self.layers.iter().rev().find(|(g, _)| g == group).map_or(0, |(_, l)| *l),
+            Some((group, _)) => {
+                self.layers.iter().rev().find(|(g, _)| g == group).map_or(0, |(_, l)| *l)
+            }
             None => 0,
         };
         let slot = self.first.get(param.0 as usize).map_or(usize::MAX, |f| f.saturating_add(layer));
         if slot >= self.values.weights.len() {
-            return failed(format!("there are no weights for `{}`, layer {layer}", self.space.graph.param(param).name));
+            return failed(format!(
+                "there are no weights for `{}`, layer {layer}",
+                self.space.graph.param(param).name
+            ));
         }
         Ok(slot)
     }
@@ -148,20 +164,32 @@ impl<'a> Run<'a> {
 
     fn part(&self, dim: DimId) -> Result<Part, EngineError> {
         let local = self.space.size(dim)?;
-        let first = self.space.graph.dims.get(dim).shard.as_ref().map_or(0, |s| self.comm.coord(&s.axes) * local);
+        let first = self
+            .space
+            .graph
+            .dims
+            .get(dim)
+            .shard
+            .as_ref()
+            .map_or(0, |s| self.comm.coord(&s.axes) * local);
         Ok(Part { dim, first, local })
     }
 
     fn node(&mut self, node: &Node, step: &Step) -> Result<(), EngineError> {
         let a = &node.args;
         match &node.op {
-            Op::Input { index } => self.values.slots[node.outs[0].0 as usize] = Some(Value::Input(*index)),
+            Op::Input { index } => {
+                self.values.slots[node.outs[0].0 as usize] = Some(Value::Input(*index))
+            }
             Op::Use { param } => {
                 let slot = self.slot(*param)?;
                 let need = self.space.count(&self.space.graph.param(*param).dims)?;
                 if self.values.weights[slot].len() != need {
                     let name = &self.space.graph.param(*param).name;
-                    return failed(format!("`{name}` has {} numbers, {need} are needed", self.values.weights[slot].len()));
+                    return failed(format!(
+                        "`{name}` has {} numbers, {need} are needed",
+                        self.values.weights[slot].len()
+                    ));
                 }
                 self.values.slots[node.outs[0].0 as usize] = Some(Value::Weight(slot));
             }
@@ -172,16 +200,32 @@ impl<'a> Run<'a> {
             Op::StopGrad | Op::Cast { to: DType::F32 | DType::Id(_) } => {
                 self.values.slots[node.outs[0].0 as usize] = Some(self.values.get(a[0])?.clone());
             }
-            Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::Cast { to: DType::Bf16 } | Op::Fused { .. } => match &step.kernel {
+            Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Select
+            | Op::Cast { to: DType::Bf16 }
+            | Op::Fused { .. } => match &step.kernel {
                 Some(call) => self.kernel(call, node)?,
-                None => return Err(EngineError::Unsupported(format!("`{}` over these dims has no kernel", node.op.name()))),
+                None => {
+                    return Err(EngineError::Unsupported(format!(
+                        "`{}` over these dims has no kernel",
+                        node.op.name()
+                    )));
+                }
             },
             Op::Reduce { op, .. } => match &step.kernel {
                 Some(call) => self.kernel(call, node)?,
                 None => {
                     let mut out = self.room(node.outs[0])?;
                     let (from, to) = (self.dims(a[0]), self.dims(node.outs[0]));
-                    walk::reduce(&mut self.space, *op, self.values.numbers(a[0])?, from, to, &mut out)?;
+                    walk::reduce(
+                        &mut self.space,
+                        *op,
+                        self.values.numbers(a[0])?,
+                        from,
+                        to,
+                        &mut out,
+                    )?;
                     self.set(node.outs[0], out);
                 }
             },
@@ -192,14 +236,20 @@ impl<'a> Run<'a> {
             Op::Contract { over } => self.contract(node, over, step)?,
             Op::Index { dim } => self.index(node, *dim)?,
             Op::ScatterAdd { dim, dims } => self.scatter_add(node, *dim, dims, step)?,
-            Op::Rope { tok, hd, inv_freq, scale, inverse } => self.rope(node, (*tok, *hd), inv_freq, (*scale as f32, *inverse))?,
+            Op::Rope { tok, hd, inv_freq, scale, inverse } => {
+                self.rope(node, (*tok, *hd), inv_freq, (*scale as f32, *inverse))?
+            }
             Op::Attention { attn } => self.attention(node, attn)?,
             Op::AttentionGrad { attn } => self.attention_grad(node, attn)?,
             Op::AttentionCached { attn } => self.attention_cached(node, attn)?,
             Op::LogProb { vocab, valid, axes } => self.log_prob(node, (*vocab, *valid), axes)?,
             Op::LogProbGrad { vocab, valid, .. } => self.log_prob_grad(node, (*vocab, *valid))?,
-            Op::LogProbHead { vocab, d, valid, axes } => self.log_prob_head(node, (*vocab, *d, *valid), axes)?,
-            Op::LogProbHeadGrad { vocab, d, valid, .. } => self.log_prob_head_grad(node, (*vocab, *d, *valid), step)?,
+            Op::LogProbHead { vocab, d, valid, axes } => {
+                self.log_prob_head(node, (*vocab, *d, *valid), axes)?
+            }
+            Op::LogProbHeadGrad { vocab, d, valid, .. } => {
+                self.log_prob_head_grad(node, (*vocab, *d, *valid), step)?
+            }
             Op::Scan { scan } => self.scan(node, scan, step)?,
             Op::Accumulate { param } => {
                 let slot = self.slot(*param)?;
@@ -209,7 +259,11 @@ impl<'a> Run<'a> {
                 self.grads[slot] = g;
             }
             Op::AllReduce { op, axes, .. } => {
-                let mut x = if step.dies.contains(&a[0]) { self.owned(a[0])? } else { self.tools.pool.copy(self.values.numbers(a[0])?) };
+                let mut x = if step.dies.contains(&a[0]) {
+                    self.owned(a[0])?
+                } else {
+                    self.tools.pool.copy(self.values.numbers(a[0])?)
+                };
                 if let Some(group) = self.comm.along(axes) {
                     group.all_reduce(&mut x, ranks::how(*op))?;
                 }
@@ -217,18 +271,38 @@ impl<'a> Run<'a> {
             }
             Op::AllGather { dim, full, axes, .. } => {
                 let x = (self.values.numbers(a[0])?, self.dims(a[0]));
-                let out = ranks::all_gather(&self.space, &self.tools.pool, self.comm, axes, x, (*dim, *full))?;
+                let out = ranks::all_gather(
+                    &self.space,
+                    &self.tools.pool,
+                    self.comm,
+                    axes,
+                    x,
+                    (*dim, *full),
+                )?;
                 self.set(node.outs[0], out);
             }
             Op::ReduceScatter { dim, part, axes, .. } => {
                 let x = (self.values.numbers(a[0])?, self.dims(a[0]));
-                let out = ranks::reduce_scatter(&self.space, &self.tools.pool, self.comm, axes, x, (*dim, *part))?;
+                let out = ranks::reduce_scatter(
+                    &self.space,
+                    &self.tools.pool,
+                    self.comm,
+                    axes,
+                    x,
+                    (*dim, *part),
+                )?;
                 self.set(node.outs[0], out);
             }
             Op::GatherParam { param, axes, .. } => {
                 let slot = self.slot(*param)?;
                 let len = self.space.count(&self.space.graph.param(*param).dims)?;
-                let out = ranks::gather_flat(&self.tools.pool, self.comm, axes, &self.values.weights[slot], len)?;
+                let out = ranks::gather_flat(
+                    &self.tools.pool,
+                    self.comm,
+                    axes,
+                    &self.values.weights[slot],
+                    len,
+                )?;
                 self.set(node.outs[0], out);
             }
             Op::ScatterGrad { param, axes, .. } => {
@@ -268,8 +342,13 @@ impl<'a> Run<'a> {
         let mut places = vec![];
         for (o, (_, how)) in call.kernel.outputs.iter().enumerate() {
             places.push(match how {
-                Output::SumSegments { of, owner } => (self.tools.pool.take(self.space.size(*owner)?), Some(self.space.map(*of, *owner)?)),
-                Output::Store | Output::SumRows => (self.tools.pool.take(call.code.length(o, rows).unwrap_or(0)), None),
+                Output::SumSegments { of, owner } => (
+                    self.tools.pool.take(self.space.size(*owner)?),
+                    Some(self.space.map(*of, *owner)?),
+                ),
+                Output::Store | Output::SumRows => {
+                    (self.tools.pool.take(call.code.length(o, rows).unwrap_or(0)), None)
+                }
             });
         }
         let mut operands = vec![];
@@ -277,9 +356,13 @@ impl<'a> Run<'a> {
             let data = r.as_deref().map_or_else(|| self.values.numbers(*v), Ok)?;
             operands.push(Operand { data, map: map.as_ref().map_or(&[], |m| &m[..]) });
         }
-        let mut targets: Vec<Place> =
-            places.iter_mut().map(|(b, map)| Place { data: b, map: map.as_ref().map_or(&[], |m| &m[..]) }).collect();
-        call.code.run(&self.tools.threads, rows, &operands, &mut targets).map_err(EngineError::Failed)?;
+        let mut targets: Vec<Place> = places
+            .iter_mut()
+            .map(|(b, map)| Place { data: b, map: map.as_ref().map_or(&[], |m| &m[..]) })
+            .collect();
+        call.code
+            .run(&self.tools.threads, rows, &operands, &mut targets)
+            .map_err(EngineError::Failed)?;
         for (v, (b, _)) in node.outs.iter().zip(places) {
             self.set(*v, b);
         }
@@ -319,17 +402,37 @@ impl<'a> Run<'a> {
         let part = self.part(dim)?;
         if let DType::Id(_) = self.space.graph.ty(node.outs[0]).dtype {
             let mut out = vec![0; self.space.count(to)?];
-            index::take(&mut self.space, part, (self.values.ids(x)?, dims), (self.values.ids(ids)?, id_dims), to, &mut out)?;
+            index::take(
+                &mut self.space,
+                part,
+                (self.values.ids(x)?, dims),
+                (self.values.ids(ids)?, id_dims),
+                to,
+                &mut out,
+            )?;
             self.values.slots[node.outs[0].0 as usize] = Some(Value::Ids(Arc::new(out)));
             return Ok(());
         }
         let mut out = self.room(node.outs[0])?;
-        index::take(&mut self.space, part, (self.values.numbers(x)?, dims), (self.values.ids(ids)?, id_dims), to, &mut out)?;
+        index::take(
+            &mut self.space,
+            part,
+            (self.values.numbers(x)?, dims),
+            (self.values.ids(ids)?, id_dims),
+            to,
+            &mut out,
+        )?;
         self.set(node.outs[0], out);
         Ok(())
     }
 
-    fn scatter_add(&mut self, node: &Node, dim: DimId, dims: &[DimId], step: &Step) -> Result<(), EngineError> {
+    fn scatter_add(
+        &mut self,
+        node: &Node,
+        dim: DimId,
+        dims: &[DimId],
+        step: &Step,
+    ) -> Result<(), EngineError> {
         let [ids, y] = node.args[..] else { return failed("a scatter takes two operands") };
         let (id_dims, from, part) = (self.dims(ids), self.dims(y), self.part(dim)?);
         if let Some((_, param)) = step.into {
@@ -348,7 +451,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn rope(&mut self, node: &Node, (tok, hd): (DimId, DimId), inv_freq: &[f64], how: (f32, bool)) -> Result<(), EngineError> {
+    fn rope(
+        &mut self,
+        node: &Node,
+        (tok, hd): (DimId, DimId),
+        inv_freq: &[f64],
+        how: (f32, bool),
+    ) -> Result<(), EngineError> {
         let dims = self.dims(node.args[0]);
         let mut order: Vec<DimId> = vec![tok];
         order.extend(dims.iter().filter(|d| **d != tok && **d != hd));
@@ -363,7 +472,16 @@ impl<'a> Run<'a> {
         }
         let mut out = self.room(node.outs[0])?;
         let x = turned.as_deref().map_or_else(|| self.values.numbers(node.args[0]), Ok)?;
-        index::rope(&self.tools.threads, &table, &positions, inv_freq.len(), how, size, x, &mut out);
+        index::rope(
+            &self.tools.threads,
+            &table,
+            &positions,
+            inv_freq.len(),
+            how,
+            size,
+            x,
+            &mut out,
+        );
         if turned.is_some() {
             let mut back = self.room(node.outs[0])?;
             walk::spread(&mut self.space, &out, &order, dims, &mut back, false)?;
@@ -374,7 +492,8 @@ impl<'a> Run<'a> {
     }
 
     fn heads(&self, attn: &Attention) -> Result<Heads, EngineError> {
-        let (q, kv, hd) = (self.space.size(attn.q)?, self.space.size(attn.kv)?, self.space.size(attn.hd)?);
+        let (q, kv, hd) =
+            (self.space.size(attn.q)?, self.space.size(attn.kv)?, self.space.size(attn.hd)?);
         if kv == 0 || !q.is_multiple_of(kv) {
             return failed(format!("{q} query heads do not share {kv} key heads evenly"));
         }
@@ -384,8 +503,19 @@ impl<'a> Run<'a> {
     fn attention(&mut self, node: &Node, attn: &Attention) -> Result<(), EngineError> {
         let h = self.heads(attn)?;
         let (mut o, mut lse) = (self.room(node.outs[0])?, self.room(node.outs[1])?);
-        let x = [self.values.numbers(node.args[0])?, self.values.numbers(node.args[1])?, self.values.numbers(node.args[2])?];
-        attention::forward(&self.tools.threads, h, self.space.offsets(attn.tok)?, x, &mut o, &mut lse);
+        let x = [
+            self.values.numbers(node.args[0])?,
+            self.values.numbers(node.args[1])?,
+            self.values.numbers(node.args[2])?,
+        ];
+        attention::forward(
+            &self.tools.threads,
+            h,
+            self.space.offsets(attn.tok)?,
+            x,
+            &mut o,
+            &mut lse,
+        );
         self.set(node.outs[0], o);
         self.set(node.outs[1], lse);
         Ok(())
@@ -393,10 +523,19 @@ impl<'a> Run<'a> {
 
     fn attention_grad(&mut self, node: &Node, attn: &Attention) -> Result<(), EngineError> {
         let h = self.heads(attn)?;
-        let (mut dq, mut dk, mut dv) = (self.room(node.outs[0])?, self.room(node.outs[1])?, self.room(node.outs[2])?);
+        let (mut dq, mut dk, mut dv) =
+            (self.room(node.outs[0])?, self.room(node.outs[1])?, self.room(node.outs[2])?);
         let x = |i: usize| self.values.numbers(node.args[i]);
         let saved = Saved { q: x(0)?, k: x(1)?, v: x(2)?, o: x(3)?, lse: x(4)?, d_o: x(5)? };
-        attention::backward(&self.tools.threads, h, self.space.offsets(attn.tok)?, &saved, &mut dq, &mut dk, &mut dv);
+        attention::backward(
+            &self.tools.threads,
+            h,
+            self.space.offsets(attn.tok)?,
+            &saved,
+            &mut dq,
+            &mut dk,
+            &mut dv,
+        );
         for (v, b) in node.outs.iter().zip([dq, dk, dv]) {
             self.set(*v, b);
         }
@@ -408,30 +547,65 @@ impl<'a> Run<'a> {
         let mut o = self.room(node.outs[0])?;
         let offsets = self.space.offsets(attn.tok)?;
         let layer = self.layers.last().map_or(0, |(_, l)| *l);
-        let Some(cache) = self.cache.as_deref_mut() else { return failed("generation needs a cache of keys and values") };
+        let Some(cache) = self.cache.as_deref_mut() else {
+            return failed("generation needs a cache of keys and values");
+        };
         if layer >= cache.keys.len() || cache.width != h.kv * h.hd {
-            return failed(format!("the cache has {} layers of {}, layer {layer} of {} is needed", cache.keys.len(), cache.width, h.kv * h.hd));
+            return failed(format!(
+                "the cache has {} layers of {}, layer {layer} of {} is needed",
+                cache.keys.len(),
+                cache.width,
+                h.kv * h.hd
+            ));
         }
         let (bases, slots) = (self.space.bases, self.space.slots);
         for (s, w) in offsets.windows(2).enumerate() {
-            let Some(slot) = slots.get(s) else { return failed(format!("sequence {s} has no slot in the cache")) };
+            let Some(slot) = slots.get(s) else {
+                return failed(format!("sequence {s} has no slot in the cache"));
+            };
             let end = bases.get(s).map_or(0, |b| *b as usize) + (w[1] - w[0]) as usize;
             if *slot as usize >= cache.slots || end > cache.context {
                 let (slots, context) = (cache.slots, cache.context);
-                return failed(format!("sequence {s} needs {end} tokens in slot {slot}; the cache has {slots} slots of {context}"));
+                return failed(format!(
+                    "sequence {s} needs {end} tokens in slot {slot}; the cache has {slots} slots of {context}"
+                ));
             }
         }
         let c = Cached { offsets, bases, slots, context: cache.context };
-        let x = [self.values.numbers(node.args[0])?, self.values.numbers(node.args[1])?, self.values.numbers(node.args[2])?];
-        attention::cached(&self.tools.threads, h, &c, x, &mut cache.keys[layer], &mut cache.values[layer], &mut o);
+        let x = [
+            self.values.numbers(node.args[0])?,
+            self.values.numbers(node.args[1])?,
+            self.values.numbers(node.args[2])?,
+        ];
+        attention::cached(
+            &self.tools.threads,
+            h,
+            &c,
+            x,
+            &mut cache.keys[layer],
+            &mut cache.values[layer],
+            &mut o,
+        );
         self.set(node.outs[0], o);
         Ok(())
     }
 
-    fn labels<'b>(&self, ids: &'b [u32], (vocab, valid): (DimId, usize), inv_temperature: f32) -> Result<Labels<'b>, EngineError> {
+    fn labels<'b>(
+        &self,
+        ids: &'b [u32],
+        (vocab, valid): (DimId, usize),
+        inv_temperature: f32,
+    ) -> Result<Labels<'b>, EngineError> {
         let part = self.part(vocab)?;
         let here = valid.saturating_sub(part.first).min(part.local);
-        Ok(Labels { ids, first: part.first, local: part.local, valid: here, all: valid, inv_temperature })
+        Ok(Labels {
+            ids,
+            first: part.first,
+            local: part.local,
+            valid: here,
+            all: valid,
+            inv_temperature,
+        })
     }
 
     fn group(&self, axes: &[String]) -> Option<&'a Group> {
@@ -440,16 +614,27 @@ impl<'a> Run<'a> {
     }
 
     /// A value with `last` as its last dim and the rest as in `rows`; a copy only if it is not so already.
-    fn ordered(&mut self, v: ValueId, rows: &[DimId], last: DimId) -> Result<(Option<Buffer>, Vec<DimId>), EngineError> {
+    fn ordered(
+        &mut self,
+        v: ValueId,
+        rows: &[DimId],
+        last: DimId,
+    ) -> Result<(Option<Buffer>, Vec<DimId>), EngineError> {
         let order: Vec<DimId> = rows.iter().copied().chain([last]).collect();
         let copy = if self.dims(v) == order { None } else { Some(self.spread(v, &order)?) };
         Ok((copy, order))
     }
 
-    fn log_prob(&mut self, node: &Node, vocab: (DimId, usize), axes: &[String]) -> Result<(), EngineError> {
+    fn log_prob(
+        &mut self,
+        node: &Node,
+        vocab: (DimId, usize),
+        axes: &[String],
+    ) -> Result<(), EngineError> {
         let a = &node.args;
         let (copy, _) = self.ordered(a[0], self.dims(a[1]), vocab.0)?;
-        let (mut lp, mut lse, mut entropy) = (self.room(node.outs[0])?, self.room(node.outs[1])?, self.room(node.outs[2])?);
+        let (mut lp, mut lse, mut entropy) =
+            (self.room(node.outs[0])?, self.room(node.outs[1])?, self.room(node.outs[2])?);
         let l = self.labels(self.values.ids(a[1])?, vocab, self.values.scalar(a[2])?)?;
         let x = copy.as_deref().map_or_else(|| self.values.numbers(a[0]), Ok)?;
         let out = Results { lp: &mut lp, lse: &mut lse, entropy: &mut entropy };
@@ -483,7 +668,12 @@ impl<'a> Run<'a> {
     }
 
     /// Strides of `[vocab, d]` weights stored in either order.
-    fn head_strides(&self, dims: &[DimId], vocab: DimId, d: DimId) -> Result<(usize, usize), EngineError> {
+    fn head_strides(
+        &self,
+        dims: &[DimId],
+        vocab: DimId,
+        d: DimId,
+    ) -> Result<(usize, usize), EngineError> {
         match dims {
             [v, c] if (*v, *c) == (vocab, d) => Ok((self.space.size(d)?, 1)),
             [c, v] if (*v, *c) == (vocab, d) => Ok((1, self.space.size(vocab)?)),
@@ -491,17 +681,31 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn log_prob_head(&mut self, node: &Node, (vocab, d, valid): (DimId, DimId, usize), axes: &[String]) -> Result<(), EngineError> {
+    fn log_prob_head(
+        &mut self,
+        node: &Node,
+        (vocab, d, valid): (DimId, DimId, usize),
+        axes: &[String],
+    ) -> Result<(), EngineError> {
         let a = &node.args;
         let (copy, _) = self.ordered(a[0], self.dims(a[2]), d)?;
-        let (mut lp, mut lse, mut entropy) = (self.room(node.outs[0])?, self.room(node.outs[1])?, self.room(node.outs[2])?);
+        let (mut lp, mut lse, mut entropy) =
+            (self.room(node.outs[0])?, self.room(node.outs[1])?, self.room(node.outs[2])?);
         let (v, c) = self.head_strides(self.dims(a[1]), vocab, d)?;
         let mut piece = std::mem::take(&mut self.tools.piece);
         let l = self.labels(self.values.ids(a[2])?, (vocab, valid), self.values.scalar(a[3])?)?;
         let h = copy.as_deref().map_or_else(|| self.values.numbers(a[0]), Ok)?;
         let w = Weights { data: self.values.numbers(a[1])?, vocab: v, d: c };
         let out = Results { lp: &mut lp, lse: &mut lse, entropy: &mut entropy };
-        logprob::head_forward(&self.tools.threads, &l, (h, self.space.size(d)?), w, &mut piece, self.group(axes), out)?;
+        logprob::head_forward(
+            &self.tools.threads,
+            &l,
+            (h, self.space.size(d)?),
+            w,
+            &mut piece,
+            self.group(axes),
+            out,
+        )?;
         self.tools.piece = piece;
         for (v, b) in node.outs.iter().zip([lp, lse, entropy]) {
             self.set(*v, b);
@@ -509,7 +713,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn log_prob_head_grad(&mut self, node: &Node, (vocab, d, valid): (DimId, DimId, usize), step: &Step) -> Result<(), EngineError> {
+    fn log_prob_head_grad(
+        &mut self,
+        node: &Node,
+        (vocab, d, valid): (DimId, DimId, usize),
+        step: &Step,
+    ) -> Result<(), EngineError> {
         let a = &node.args;
         let (copy, order) = self.ordered(a[0], self.dims(a[2]), d)?;
         let strides = self.head_strides(self.dims(a[1]), vocab, d)?;
@@ -531,7 +740,16 @@ impl<'a> Run<'a> {
         let w = Weights { data: self.values.numbers(a[1])?, vocab: strides.0, d: strides.1 };
         let dw = g.as_mut().map(|(_, g)| &mut g[..]).or(own.as_deref_mut());
         let size = (h, self.space.size(d)?);
-        logprob::head_backward(&self.tools.threads, &l, size, w, &self.grads_of(&a[4..])?, &mut piece, &mut dh, dw);
+        logprob::head_backward(
+            &self.tools.threads,
+            &l,
+            size,
+            w,
+            &self.grads_of(&a[4..])?,
+            &mut piece,
+            &mut dh,
+            dw,
+        );
         self.tools.piece = piece;
         if let Some((slot, g)) = g {
             self.grads[slot] = g;
@@ -556,16 +774,23 @@ impl<'a> Run<'a> {
     fn scan(&mut self, node: &Node, scan: &Scan, step: &Step) -> Result<(), EngineError> {
         let Some(code) = &step.inner else { return failed("a loop was not prepared") };
         let (carried, read) = node.args.split_at(scan.carries);
-        let mut carries: Vec<Value> = carried.iter().map(|v| self.values.get(*v).cloned()).collect::<Result<_, _>>()?;
+        let mut carries: Vec<Value> =
+            carried.iter().map(|v| self.values.get(*v).cloned()).collect::<Result<_, _>>()?;
         // A value that ends here is handed over, so that its memory comes back as the loop goes.
         for v in carried.iter().filter(|v| step.dies.contains(v)) {
             self.values.slots[v.0 as usize] = None;
         }
         let mut stacks: Vec<Vec<Option<Value>>> = vec![];
         for v in read {
-            let Value::Stack(s) = self.values.get(*v)? else { return failed(format!("value %{} is not a stack", v.0)) };
+            let Value::Stack(s) = self.values.get(*v)? else {
+                return failed(format!("value %{} is not a stack", v.0));
+            };
             if s.len() != scan.count {
-                return failed(format!("a stack of {} layers meets a loop over {}", s.len(), scan.count));
+                return failed(format!(
+                    "a stack of {} layers meets a loop over {}",
+                    s.len(),
+                    scan.count
+                ));
             }
             stacks.push(s.clone());
         }
@@ -578,13 +803,21 @@ impl<'a> Run<'a> {
         for turn in 0..scan.count {
             let i = if scan.reverse { scan.count - 1 - turn } else { turn };
             let slices = stacks.iter_mut().map(|s| s[i].take());
-            for (p, x) in body.params.iter().zip(std::mem::take(&mut carries).into_iter().map(Some).chain(slices)) {
+            for (p, x) in body
+                .params
+                .iter()
+                .zip(std::mem::take(&mut carries).into_iter().map(Some).chain(slices))
+            {
                 self.values.slots[p.0 as usize] = x;
             }
             self.layers.push((scan.group.clone(), scan.first + i));
             self.block(body, code)?;
             self.layers.pop();
-            let results: Vec<Value> = body.results.iter().map(|v| self.values.get(*v).cloned()).collect::<Result<_, _>>()?;
+            let results: Vec<Value> = body
+                .results
+                .iter()
+                .map(|v| self.values.get(*v).cloned())
+                .collect::<Result<_, _>>()?;
             for v in &code.own {
                 self.values.slots[v.0 as usize] = None;
             }

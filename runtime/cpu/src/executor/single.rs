@@ -31,7 +31,9 @@ pub fn single(g: &Graph, node: &Node) -> Option<Single> {
     let space = g.dims_of(node.outs[0]).to_vec();
     let fixed = space.iter().rev().take_while(|d| !g.dims.is_ragged(**d)).count();
     // As many lanes as all operands allow, or as the most willing ones if some must be repeated first.
-    let fits = |k: usize| node.args.iter().filter(|a| access(g, g.dims_of(**a), &space, k).is_some()).count();
+    let fits = |k: usize| {
+        node.args.iter().filter(|a| access(g, g.dims_of(**a), &space, k).is_some()).count()
+    };
     let lanes = (0..=fixed).max_by_key(|k| (fits(*k), *k)).unwrap_or(0);
     let mut spread = vec![];
     let mut inputs = vec![];
@@ -45,7 +47,14 @@ pub fn single(g: &Graph, node: &Node) -> Option<Single> {
     let mut code: Vec<Instr> = (0..inputs.len()).map(|input| Instr::Load { input }).collect();
     code.push(last);
     let outputs = vec![(code.len() - 1, Output::Store)];
-    let kernel = Kernel { rows: rows.to_vec(), lanes: lanes.to_vec(), inputs, code, outputs, reason: String::new() };
+    let kernel = Kernel {
+        rows: rows.to_vec(),
+        lanes: lanes.to_vec(),
+        inputs,
+        code,
+        outputs,
+        reason: String::new(),
+    };
     // A result that is wider than every operand has to be stored for every lane.
     let wide = kernel.lanes.is_empty() || kernel.is_lane(kernel.outputs[0].0);
     wide.then_some(Single { kernel, spread })
@@ -77,7 +86,8 @@ fn access(g: &Graph, dims: &[DimId], space: &[DimId], k: usize) -> Option<Access
 fn reduction(g: &Graph, dims: &[DimId], op: ReduceOp, over: &[DimId]) -> Option<Single> {
     let fixed = dims.iter().rev().take_while(|d| !g.dims.is_ragged(**d)).count();
     let inner = dims.iter().rev().take(fixed).take_while(|d| over.contains(d)).count();
-    let left: Vec<DimId> = over.iter().filter(|d| !dims[dims.len() - inner..].contains(d)).copied().collect();
+    let left: Vec<DimId> =
+        over.iter().filter(|d| !dims[dims.len() - inner..].contains(d)).copied().collect();
     let chain: Vec<DimId> = dims[..dims.len() - inner].to_vec();
     let (lanes, output) = if left.is_empty() {
         (inner, Output::Store)
@@ -86,7 +96,11 @@ fn reduction(g: &Graph, dims: &[DimId], op: ReduceOp, over: &[DimId]) -> Option<
     } else if let Some(owner) = segments(g, &chain, &left) {
         (inner, Output::SumSegments { of: chain[0], owner })
     } else {
-        let kept = if inner > 0 { 0 } else { dims.iter().rev().take(fixed).take_while(|d| !over.contains(d)).count() };
+        let kept = if inner > 0 {
+            0
+        } else {
+            dims.iter().rev().take(fixed).take_while(|d| !over.contains(d)).count()
+        };
         let mut all: Vec<DimId> = vec![];
         for d in dims[..dims.len() - inner - kept].iter().flat_map(|d| g.dims.owners(*d)) {
             if !all.contains(&d) {

@@ -74,7 +74,9 @@ impl Values<'_> {
                 Some(w) => Ok(w),
                 None => failed(format!("there are no weights in slot {slot}")),
             },
-            Value::Ids(_) | Value::Stack(_) => failed(format!("value %{} does not hold numbers", v.0)),
+            Value::Ids(_) | Value::Stack(_) => {
+                failed(format!("value %{} does not hold numbers", v.0))
+            }
         }
     }
 
@@ -83,7 +85,9 @@ impl Values<'_> {
             Value::Ids(x) => Ok(x),
             Value::Input(i) => match self.inputs[*i] {
                 Given::Id(x) => Ok(x),
-                Given::F32(_) => failed(format!("value %{} holds numbers, an index is needed", v.0)),
+                Given::F32(_) => {
+                    failed(format!("value %{} holds numbers, an index is needed", v.0))
+                }
             },
             Value::Numbers(_) | Value::Weight(_) | Value::Stack(_) => {
                 failed(format!("value %{} is not an index", v.0))
@@ -111,7 +115,11 @@ pub struct Space<'a> {
 
 impl<'a> Space<'a> {
     /// Checks the offsets; `count` is the size of ragged dims that have none.
-    pub fn new(graph: &'a Graph, bind: &'a Bindings, count: Option<usize>) -> Result<Space<'a>, EngineError> {
+    pub fn new(
+        graph: &'a Graph,
+        bind: &'a Bindings,
+        count: Option<usize>,
+    ) -> Result<Space<'a>, EngineError> {
         let mut sizes = vec![];
         let mut offsets = BTreeMap::new();
         for (id, dim) in graph.dims.iter() {
@@ -133,7 +141,14 @@ impl<'a> Space<'a> {
             sizes.push(Some(n));
             offsets.insert(id, &list[..]);
         }
-        Ok(Space { graph, sizes, offsets, bases: &bind.bases, slots: &bind.slots, maps: BTreeMap::new() })
+        Ok(Space {
+            graph,
+            sizes,
+            offsets,
+            bases: &bind.bases,
+            slots: &bind.slots,
+            maps: BTreeMap::new(),
+        })
     }
 
     pub fn size(&self, d: DimId) -> Result<usize, EngineError> {
@@ -169,7 +184,11 @@ impl<'a> Space<'a> {
         while level != owner {
             let Some(up) = self.graph.dims.owner(level) else {
                 let name = |d| self.graph.dims.name(d);
-                return failed(format!("`{}` is not cut into segments of `{}`", name(of), name(owner)));
+                return failed(format!(
+                    "`{}` is not cut into segments of `{}`",
+                    name(of),
+                    name(owner)
+                ));
             };
             let mut of_item = vec![0; self.size(level)?];
             for (s, range) in self.offsets(level)?.windows(2).enumerate() {

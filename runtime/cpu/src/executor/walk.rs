@@ -27,7 +27,12 @@ impl Steps {
 
 /// How an operand over `dims` moves in a loop over `loops`: along the same dim, else along a dim that is cut into its
 /// segments. Dims that the loop lacks stay at 0.
-pub fn steps(space: &mut Space, loops: &[DimId], dims: &[DimId], skip: Option<DimId>) -> Result<Vec<Steps>, EngineError> {
+pub fn steps(
+    space: &mut Space,
+    loops: &[DimId],
+    dims: &[DimId],
+    skip: Option<DimId>,
+) -> Result<Vec<Steps>, EngineError> {
     let mut out = vec![Steps::Even(0); loops.len()];
     let sizes = strides(&space.shape(dims)?);
     for (d, stride) in dims.iter().zip(sizes) {
@@ -37,7 +42,9 @@ pub fn steps(space: &mut Space, loops: &[DimId], dims: &[DimId], skip: Option<Di
         if let Some(at) = loops.iter().position(|l| l == d) {
             out[at] = match &out[at] {
                 Steps::Even(s) => Steps::Even(s + stride),
-                Steps::Table(t) => Steps::Table(t.iter().enumerate().map(|(i, x)| x + i * stride).collect()),
+                Steps::Table(t) => {
+                    Steps::Table(t.iter().enumerate().map(|(i, x)| x + i * stride).collect())
+                }
             };
             continue;
         }
@@ -45,7 +52,9 @@ pub fn steps(space: &mut Space, loops: &[DimId], dims: &[DimId], skip: Option<Di
         let Some(at) = owned else { continue };
         let map = space.map(loops[at], *d)?;
         let old = out[at].clone();
-        out[at] = Steps::Table(map.iter().enumerate().map(|(i, s)| old.at(i) + *s as usize * stride).collect());
+        out[at] = Steps::Table(
+            map.iter().enumerate().map(|(i, s)| old.at(i) + *s as usize * stride).collect(),
+        );
     }
     Ok(out)
 }
@@ -79,7 +88,14 @@ pub fn each_run(shape: &[usize], operands: &[&[Steps]], mut f: impl FnMut(&[usiz
 }
 
 /// `x` over `from`, repeated or permuted to be over `to`, into `out`; added to it if `add`.
-pub fn spread(space: &mut Space, x: &[f32], from: &[DimId], to: &[DimId], out: &mut [f32], add: bool) -> Result<(), EngineError> {
+pub fn spread(
+    space: &mut Space,
+    x: &[f32],
+    from: &[DimId],
+    to: &[DimId],
+    out: &mut [f32],
+    add: bool,
+) -> Result<(), EngineError> {
     let shape = space.shape(to)?;
     let steps = steps(space, to, from, None)?;
     let width = shape.last().copied().unwrap_or(1);
@@ -101,7 +117,14 @@ pub fn spread(space: &mut Space, x: &[f32], from: &[DimId], to: &[DimId], out: &
 }
 
 /// `x` over `from` combined into `out` over `to`, in the order of `x`.
-pub fn reduce(space: &mut Space, op: ReduceOp, x: &[f32], from: &[DimId], to: &[DimId], out: &mut [f32]) -> Result<(), EngineError> {
+pub fn reduce(
+    space: &mut Space,
+    op: ReduceOp,
+    x: &[f32],
+    from: &[DimId],
+    to: &[DimId],
+    out: &mut [f32],
+) -> Result<(), EngineError> {
     let shape = space.shape(from)?;
     let steps = steps(space, from, to, None)?;
     let width = shape.last().copied().unwrap_or(1);

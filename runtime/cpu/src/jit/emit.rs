@@ -50,7 +50,8 @@ impl Form {
             wide.push(w);
             level.push(l);
         }
-        let mut form = Form { flat, lanes, wide, level, spill: vec![None; k.code.len()], spills: 0 };
+        let mut form =
+            Form { flat, lanes, wide, level, spill: vec![None; k.code.len()], spills: 0 };
         form.place_spills(k);
         form
     }
@@ -68,7 +69,8 @@ impl Form {
     /// Lane reductions and outputs of a pass.
     fn roots(&self, k: &Kernel, pass: usize) -> (Vec<InstrId>, Vec<usize>) {
         let reduces = |i: &InstrId| matches!(&k.code[*i], Instr::Lanes { x, .. } if self.wide[*x] && self.level[*x] == pass);
-        let leaves = |o: &usize| self.lane_output(k.outputs[*o].0) && self.level[k.outputs[*o].0] == pass;
+        let leaves =
+            |o: &usize| self.lane_output(k.outputs[*o].0) && self.level[k.outputs[*o].0] == pass;
         ((0..k.code.len()).filter(reduces).collect(), (0..k.outputs.len()).filter(leaves).collect())
     }
 
@@ -76,7 +78,8 @@ impl Form {
         let mut first = vec![None; k.code.len()];
         for pass in 0..self.passes() {
             let (reduces, leaves) = self.roots(k, pass);
-            let mut stack: Vec<InstrId> = reduces.iter().flat_map(|r| operands(&k.code[*r])).collect();
+            let mut stack: Vec<InstrId> =
+                reduces.iter().flat_map(|r| operands(&k.code[*r])).collect();
             stack.extend(leaves.iter().map(|o| k.outputs[*o].0));
             while let Some(i) = stack.pop() {
                 if !self.wide[i] {
@@ -105,7 +108,9 @@ fn is_flat(k: &Kernel) -> bool {
         RowIndex::Row { .. } | RowIndex::Segment { .. } => false,
     };
     let stores = |(i, o): &(InstrId, Output)| !lanes || (*o == Output::Store && k.is_lane(*i));
-    k.inputs.iter().all(along) && k.outputs.iter().all(stores) && !k.code.iter().any(|i| matches!(i, Instr::Lanes { .. }))
+    k.inputs.iter().all(along)
+        && k.outputs.iter().all(stores)
+        && !k.code.iter().any(|i| matches!(i, Instr::Lanes { .. }))
 }
 
 fn operands(instr: &Instr) -> Vec<InstrId> {
@@ -119,9 +124,16 @@ fn operands(instr: &Instr) -> Vec<InstrId> {
 
 fn is_dear(instr: &Instr) -> bool {
     match instr {
-        Instr::Unary { op, .. } => !matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not | UnaryOp::IsFinite | UnaryOp::Sign),
+        Instr::Unary { op, .. } => !matches!(
+            op,
+            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not | UnaryOp::IsFinite | UnaryOp::Sign
+        ),
         Instr::Binary { op, .. } => matches!(op, BinaryOp::Div | BinaryOp::Pow),
-        Instr::Load { .. } | Instr::Const { .. } | Instr::Select { .. } | Instr::RoundBf16 { .. } | Instr::Lanes { .. } => false,
+        Instr::Load { .. }
+        | Instr::Const { .. }
+        | Instr::Select { .. }
+        | Instr::RoundBf16 { .. }
+        | Instr::Lanes { .. } => false,
     }
 }
 
@@ -161,7 +173,13 @@ pub(super) struct Emit<'a, 'f> {
 
 impl<'a, 'f> Emit<'a, 'f> {
     /// Emits the whole function into `b`.
-    pub fn function(k: &'a Kernel, form: &'a Form, b: &'a mut FunctionBuilder<'f>, fma: bool, pow: FuncRef) {
+    pub fn function(
+        k: &'a Kernel,
+        form: &'a Form,
+        b: &'a mut FunctionBuilder<'f>,
+        fma: bool,
+        pow: FuncRef,
+    ) {
         let entry = b.create_block();
         b.append_block_params_for_function_params(entry);
         b.switch_to_block(entry);
@@ -172,11 +190,29 @@ impl<'a, 'f> Emit<'a, 'f> {
             b.ins().load(I64, plain(), p[0], slot - 8)
         };
         let inputs: Vec<Value> = k.inputs.iter().map(|_| next(b)).collect();
-        let maps = k.inputs.iter().map(|a| matches!(a.row, RowIndex::Segment { .. }).then(|| next(b))).collect();
+        let maps = k
+            .inputs
+            .iter()
+            .map(|a| matches!(a.row, RowIndex::Segment { .. }).then(|| next(b)))
+            .collect();
         let outputs: Vec<Value> = k.outputs.iter().map(|_| next(b)).collect();
         let rows = vec![None; k.code.len()];
         let bases = inputs.clone();
-        let mut e = Emit { k, form, b, fma, pow, inputs, maps, outputs, scratch: p[3], bases, rows, pass: 0, made: vec![None; k.code.len()] };
+        let mut e = Emit {
+            k,
+            form,
+            b,
+            fma,
+            pow,
+            inputs,
+            maps,
+            outputs,
+            scratch: p[3],
+            bases,
+            rows,
+            pass: 0,
+            made: vec![None; k.code.len()],
+        };
         if form.flat {
             e.flat(p[1], p[2]);
         } else {
@@ -192,8 +228,15 @@ impl<'a, 'f> Emit<'a, 'f> {
     }
 
     /// A loop from `start` while `i + step <= end`; returns where it stopped.
-    fn repeat(&mut self, start: Value, end: Value, step: i64, body: impl FnOnce(&mut Self, Value)) -> Value {
-        let (head, inner, after) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+    fn repeat(
+        &mut self,
+        start: Value,
+        end: Value,
+        step: i64,
+        body: impl FnOnce(&mut Self, Value),
+    ) -> Value {
+        let (head, inner, after) =
+            (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let i = self.b.append_block_param(head, I64);
         self.b.ins().jump(head, &[BlockArg::Value(start)]);
         self.b.switch_to_block(head);
@@ -294,7 +337,11 @@ impl<'a, 'f> Emit<'a, 'f> {
     /// The lane loop of a pass.
     fn pass(&mut self, row: Value, reduces: &[InstrId], leaves: &[usize]) {
         let vectors = self.form.lanes / WIDTH;
-        let unroll = [4, 2, 1].into_iter().find(|u| vectors.is_multiple_of(*u)).unwrap_or(1).min(vectors.max(1));
+        let unroll = [4, 2, 1]
+            .into_iter()
+            .find(|u| vectors.is_multiple_of(*u))
+            .unwrap_or(1)
+            .min(vectors.max(1));
         let mut sums: Vec<Vec<Variable>> = vec![];
         for r in reduces {
             let start = self.start_of(*r);
@@ -362,7 +409,10 @@ impl<'a, 'f> Emit<'a, 'f> {
         let how = self.how(reduce);
         let mut parts: Vec<Value> = vars.iter().map(|v| self.b.use_var(*v)).collect();
         while parts.len() > 1 {
-            parts = parts.chunks(2).map(|c| if c.len() == 2 { self.join(how, c[0], c[1]) } else { c[0] }).collect();
+            parts = parts
+                .chunks(2)
+                .map(|c| if c.len() == 2 { self.join(how, c[0], c[1]) } else { c[0] })
+                .collect();
         }
         let lane: Vec<Value> = (0..4u8).map(|i| self.b.ins().extractlane(parts[0], i)).collect();
         let (even, odd) = (self.join(how, lane[0], lane[2]), self.join(how, lane[1], lane[3]));
@@ -450,13 +500,17 @@ impl<'a, 'f> Emit<'a, 'f> {
     }
 
     fn spill_at(&mut self, slot: usize, at: At) -> Value {
-        let row = self.b.ins().iadd_imm_s(self.scratch, (slot * 4 * self.form.lanes.next_multiple_of(4)) as i64);
+        let row = self
+            .b
+            .ins()
+            .iadd_imm_s(self.scratch, (slot * 4 * self.form.lanes.next_multiple_of(4)) as i64);
         self.b.ins().iadd(row, at.off)
     }
 
     fn compute(&mut self, id: InstrId, at: Option<At>, memo: &mut [Option<Value>]) -> Value {
         let code = &self.k.code[id];
-        let args: Vec<Value> = operands(code).into_iter().map(|a| self.value(a, at, memo)).collect();
+        let args: Vec<Value> =
+            operands(code).into_iter().map(|a| self.value(a, at, memo)).collect();
         match code {
             Instr::Load { input } => match at.filter(|_| self.form.wide[id]) {
                 Some(at) => {
@@ -471,7 +525,9 @@ impl<'a, 'f> Emit<'a, 'f> {
             Instr::Const { value } => self.math().num(*value as f32),
             Instr::Unary { op, .. } => self.math().unary(*op, args[0]),
             Instr::Binary { op: BinaryOp::Pow, .. } => self.power(args[0], args[1]),
-            Instr::Binary { op, .. } => self.math().binary(*op, args[0], args[1], |m| m.num(f32::NAN)),
+            Instr::Binary { op, .. } => {
+                self.math().binary(*op, args[0], args[1], |m| m.num(f32::NAN))
+            }
             Instr::Select { .. } => self.math().select(args[0], args[1], args[2]),
             Instr::RoundBf16 { .. } => self.math().round_bf16(args[0]),
             // Of a value that is the same in all lanes, or of rows without lanes.

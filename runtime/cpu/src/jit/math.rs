@@ -52,7 +52,12 @@ impl Math<'_, '_> {
         self.b.ins().bitcast(F32X4, MemFlagsData::new(), x)
     }
 
-    fn shift(&mut self, by: i64, x: Value, how: impl FnOnce(&mut FunctionBuilder, Value, Value) -> Value) -> Value {
+    fn shift(
+        &mut self,
+        by: i64,
+        x: Value,
+        how: impl FnOnce(&mut FunctionBuilder, Value, Value) -> Value,
+    ) -> Value {
         let by = self.b.ins().iconst(I32, by);
         how(self.b, x, by)
     }
@@ -112,7 +117,10 @@ impl Math<'_, '_> {
         let n = self.b.ins().fsub(shifted, magic);
         let r = self.scale_add(n, -0.693_359_4, x);
         let r = self.scale_add(n, 2.121_944_4e-4, r);
-        let p = self.poly(r, &[1.987_569_2e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5]);
+        let p = self.poly(
+            r,
+            &[1.987_569_2e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5],
+        );
         let r2 = self.b.ins().fmul(r, r);
         let p = self.mul_add(p, r2, r);
         let one = self.num(1.0);
@@ -187,8 +195,10 @@ impl Math<'_, '_> {
     fn tanh(&mut self, x: Value) -> Value {
         let size = self.b.ins().fabs(x);
         let z = self.b.ins().fmul(x, x);
-        let near =
-            self.poly(z, &[-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
+        let near = self.poly(
+            z,
+            &[-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1],
+        );
         let near = self.b.ins().fmul(near, z);
         let near = self.mul_add(near, x, x);
         let twice = self.b.ins().fadd(size, size);
@@ -250,7 +260,13 @@ impl Math<'_, '_> {
     }
 
     /// Every binary op but `pow`, which `pow` supplies.
-    pub fn binary(&mut self, op: BinaryOp, a: Value, b: Value, pow: impl FnOnce(&mut Self) -> Value) -> Value {
+    pub fn binary(
+        &mut self,
+        op: BinaryOp,
+        a: Value,
+        b: Value,
+        pow: impl FnOnce(&mut Self) -> Value,
+    ) -> Value {
         let compare = |m: &mut Self, how| {
             let mask = m.b.ins().fcmp(how, a, b);
             m.truth(mask)
@@ -269,7 +285,11 @@ impl Math<'_, '_> {
             BinaryOp::And | BinaryOp::Or => {
                 let a = self.compare(FloatCC::NotEqual, a, 0.0);
                 let b = self.compare(FloatCC::NotEqual, b, 0.0);
-                let both = if op == BinaryOp::And { self.b.ins().band(a, b) } else { self.b.ins().bor(a, b) };
+                let both = if op == BinaryOp::And {
+                    self.b.ins().band(a, b)
+                } else {
+                    self.b.ins().bor(a, b)
+                };
                 self.truth(both)
             }
         }

@@ -59,21 +59,27 @@ impl Jit {
         }
         let native = cranelift_native::builder()?;
         let isa = native.finish(settings::Flags::new(flags)).map_err(|e| e.to_string())?;
-        let fma = isa.isa_flags().iter().find(|f| f.name == "has_fma").map_or(cfg!(target_arch = "aarch64"), |f| f.as_bool() == Some(true));
+        let fma = isa
+            .isa_flags()
+            .iter()
+            .find(|f| f.name == "has_fma")
+            .map_or(cfg!(target_arch = "aarch64"), |f| f.as_bool() == Some(true));
         let mut builder = JITBuilder::with_isa(isa, default_libcall_names());
         builder.symbol("pow", pow as *const u8);
         let mut module = JITModule::new(builder);
         let mut sig = module.make_signature();
         sig.params = vec![AbiParam::new(F32); 2];
         sig.returns = vec![AbiParam::new(F32)];
-        let pow = module.declare_function("pow", Linkage::Import, &sig).map_err(|e| e.to_string())?;
+        let pow =
+            module.declare_function("pow", Linkage::Import, &sig).map_err(|e| e.to_string())?;
         Ok(Jit { state: Mutex::new(State { module, pow, fma, ready: HashMap::new() }) })
     }
 
     /// The code of `kernel`, whose lanes have the sizes in `dims`.
     pub fn get(&self, kernel: &Kernel, dims: &Dims) -> Result<Arc<Compiled>, String> {
         let sizes: Option<Vec<usize>> = kernel.lanes.iter().map(|d| dims.size(*d)).collect();
-        let lanes: usize = sizes.ok_or("the lanes of a kernel have no fixed size")?.iter().product();
+        let lanes: usize =
+            sizes.ok_or("the lanes of a kernel have no fixed size")?.iter().product();
         check(kernel)?;
         let key = key(kernel, lanes);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +138,11 @@ fn check(k: &Kernel) -> Result<(), String> {
         RowIndex::None => true,
         RowIndex::Row { div, .. } | RowIndex::Segment { div, .. } => div > 0,
     };
-    if fine && k.inputs.iter().all(divides) { Ok(()) } else { Err("a kernel's outputs or accesses are not valid".into()) }
+    if fine && k.inputs.iter().all(divides) {
+        Ok(())
+    } else {
+        Err("a kernel's outputs or accesses are not valid".into())
+    }
 }
 
 impl State {
@@ -141,7 +151,8 @@ impl State {
         let mut sig: Signature = self.module.make_signature();
         sig.params = vec![AbiParam::new(I64); 4];
         let name = format!("kernel{}", self.ready.len());
-        let id = self.module.declare_function(&name, Linkage::Local, &sig).map_err(|e| e.to_string())?;
+        let id =
+            self.module.declare_function(&name, Linkage::Local, &sig).map_err(|e| e.to_string())?;
         let mut ctx = self.module.make_context();
         ctx.func.signature = sig;
         let pow: FuncRef = self.module.declare_func_in_func(self.pow, &mut ctx.func);

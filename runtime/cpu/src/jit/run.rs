@@ -58,9 +58,21 @@ impl Compiled {
         let lanes = form.lanes.max(1);
         let inputs = k.inputs.iter().map(|a| (a.row.clone(), a.lanes)).collect();
         // A single number per row is summed after the call.
-        let outputs = k.outputs.iter().map(|(i, o)| (o.clone(), !k.lanes.is_empty() && k.is_lane(*i))).collect();
+        let outputs = k
+            .outputs
+            .iter()
+            .map(|(i, o)| (o.clone(), !k.lanes.is_empty() && k.is_lane(*i)))
+            .collect();
         let scratch = form.spills * lanes.next_multiple_of(4);
-        Compiled { code, flat: form.flat, lanes, inputs, outputs, scratch, weight: lanes * k.code.len() }
+        Compiled {
+            code,
+            flat: form.flat,
+            lanes,
+            inputs,
+            outputs,
+            scratch,
+            weight: lanes * k.code.len(),
+        }
     }
 
     /// Length of result `output` over `rows` rows, or `None` if it has one item per segment.
@@ -78,8 +90,15 @@ impl Compiled {
     ///
     /// # Errors
     /// If an operand or a result is too short for what the rows reach.
-    pub fn run(&self, threads: &Threads, rows: usize, inputs: &[Operand], outputs: &mut [Place]) -> Result<(), String> {
-        let raw: Vec<(*mut f32, usize)> = outputs.iter_mut().map(|p| (p.data.as_mut_ptr(), p.data.len())).collect();
+    pub fn run(
+        &self,
+        threads: &Threads,
+        rows: usize,
+        inputs: &[Operand],
+        outputs: &mut [Place],
+    ) -> Result<(), String> {
+        let raw: Vec<(*mut f32, usize)> =
+            outputs.iter_mut().map(|p| (p.data.as_mut_ptr(), p.data.len())).collect();
         let maps: Vec<&[u32]> = outputs.iter().map(|p| p.map).collect();
         self.check(rows, inputs, &raw)?;
         // SAFETY: `check` holds every operand and result to the lengths that the code reaches.
@@ -92,19 +111,33 @@ impl Compiled {
     /// # Safety
     /// The addresses must be valid for writing during the call, and an operand that overlaps a result must be read
     /// along with it, number by number.
-    pub unsafe fn run_in_place(&self, threads: &Threads, rows: usize, inputs: &[(*const f32, usize)], outputs: &[(*mut f32, usize)]) -> Result<(), String> {
+    pub unsafe fn run_in_place(
+        &self,
+        threads: &Threads,
+        rows: usize,
+        inputs: &[(*const f32, usize)],
+        outputs: &[(*mut f32, usize)],
+    ) -> Result<(), String> {
         if !self.flat {
             return Err("only a kernel without reductions can run in place".into());
         }
         // SAFETY: the caller vouches for the addresses; the slices are only measured and turned back into addresses.
-        let operands: Vec<Operand> = inputs.iter().map(|(p, n)| Operand { data: unsafe { std::slice::from_raw_parts(*p, *n) }, map: &[] }).collect();
+        let operands: Vec<Operand> = inputs
+            .iter()
+            .map(|(p, n)| Operand { data: unsafe { std::slice::from_raw_parts(*p, *n) }, map: &[] })
+            .collect();
         self.check(rows, &operands, outputs)?;
         // SAFETY: lengths are checked, overlap is the caller's promise.
         unsafe { self.call(threads, rows, &operands, outputs, &vec![&[][..]; outputs.len()]) };
         Ok(())
     }
 
-    fn check(&self, rows: usize, inputs: &[Operand], outputs: &[(*mut f32, usize)]) -> Result<(), String> {
+    fn check(
+        &self,
+        rows: usize,
+        inputs: &[Operand],
+        outputs: &[(*mut f32, usize)],
+    ) -> Result<(), String> {
         if inputs.len() != self.inputs.len() || outputs.len() != self.outputs.len() {
             return Err("a kernel was called with the wrong number of operands".into());
         }
@@ -122,13 +155,18 @@ impl Compiled {
             };
             let need = items * if *lane { self.lanes } else { 1 };
             if x.data.len() < need {
-                return Err(format!("operand {i} of a kernel has {} numbers, {need} are needed", x.data.len()));
+                return Err(format!(
+                    "operand {i} of a kernel has {} numbers, {need} are needed",
+                    x.data.len()
+                ));
             }
         }
         for (i, (_, len)) in outputs.iter().enumerate() {
             let need = self.length(i, rows).unwrap_or(0);
             if *len < need {
-                return Err(format!("result {i} of a kernel has room for {len} numbers, {need} are needed"));
+                return Err(format!(
+                    "result {i} of a kernel has room for {len} numbers, {need} are needed"
+                ));
             }
         }
         Ok(())
@@ -136,7 +174,14 @@ impl Compiled {
 
     /// # Safety
     /// Operands and results must be as long as [`Compiled::check`] wants.
-    unsafe fn call(&self, threads: &Threads, rows: usize, inputs: &[Operand], outputs: &[(*mut f32, usize)], maps: &[&[u32]]) {
+    unsafe fn call(
+        &self,
+        threads: &Threads,
+        rows: usize,
+        inputs: &[Operand],
+        outputs: &[(*mut f32, usize)],
+        maps: &[&[u32]],
+    ) {
         let chunks = rows.div_ceil(CHUNK);
         // Sums over rows: one row of lanes per chunk, or one number per row, added up at the end.
         let mut partial: Vec<Vec<f32>> = self
@@ -149,7 +194,10 @@ impl Compiled {
             })
             .collect();
         let mut args: Vec<*const u8> = inputs.iter().map(|x| x.data.as_ptr().cast()).collect();
-        let by_segment = inputs.iter().zip(&self.inputs).filter(|(_, (row, _))| matches!(row, RowIndex::Segment { .. }));
+        let by_segment = inputs
+            .iter()
+            .zip(&self.inputs)
+            .filter(|(_, (row, _))| matches!(row, RowIndex::Segment { .. }));
         args.extend(by_segment.map(|(x, _)| x.map.as_ptr().cast::<u8>()));
         let first = args.len();
         let places = self.outputs.iter().zip(outputs).zip(&mut partial);
@@ -191,7 +239,9 @@ impl Compiled {
                 }
             });
         });
-        for (((how, lane), out), (part, map)) in self.outputs.iter().zip(outputs).zip(partial.iter().zip(maps)) {
+        for (((how, lane), out), (part, map)) in
+            self.outputs.iter().zip(outputs).zip(partial.iter().zip(maps))
+        {
             if *how != Output::Store {
                 // SAFETY: the address and length are those of the caller's result.
                 let out = unsafe { std::slice::from_raw_parts_mut(out.0, out.1) };
@@ -202,7 +252,15 @@ impl Compiled {
 }
 
 /// Adds partial sums up, in order.
-fn finish(how: &Output, lane: bool, part: &[f32], lanes: usize, rows: usize, map: &[u32], out: &mut [f32]) {
+fn finish(
+    how: &Output,
+    lane: bool,
+    part: &[f32],
+    lanes: usize,
+    rows: usize,
+    map: &[u32],
+    out: &mut [f32],
+) {
     out.fill(0.0);
     match how {
         Output::Store => {}
@@ -226,4 +284,3 @@ fn finish(how: &Output, lane: bool, part: &[f32], lanes: usize, rows: usize, map
         }
     }
 }
-

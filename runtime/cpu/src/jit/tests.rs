@@ -66,7 +66,28 @@ fn ulps(got: f32, expected: f64) -> f64 {
 fn functions_are_close_everywhere_and_right_at_special_values() {
     let jit = Jit::new().unwrap();
     let (d, _, tok, _) = dims(1);
-    let special = [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MIN_POSITIVE, 1e-40, f32::MAX, f32::MIN, 88.7, 88.8, -87.4, -103.0, -104.5, 0.625, 0.5, 9.0, -9.0];
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MIN_POSITIVE,
+        1e-40,
+        f32::MAX,
+        f32::MIN,
+        88.7,
+        88.8,
+        -87.4,
+        -103.0,
+        -104.5,
+        0.625,
+        0.5,
+        9.0,
+        -9.0,
+    ];
     let mut xs: Vec<f32> = special.to_vec();
     let mut draw = Draw(77);
     for _ in 0..20_000 {
@@ -105,11 +126,21 @@ fn two_operand_functions_agree_also_on_special_values() {
     for op in BinaryOp::ALL {
         let mut k = unary_kernel(UnaryOp::Neg, tok);
         k.inputs = vec![along.clone(), along.clone()];
-        k.code = vec![Instr::Load { input: 0 }, Instr::Load { input: 1 }, Instr::Binary { op, a: 0, b: 1 }];
+        k.code = vec![
+            Instr::Load { input: 0 },
+            Instr::Load { input: 1 },
+            Instr::Binary { op, a: 0, b: 1 },
+        ];
         k.outputs = vec![(2, Output::Store)];
         for (i, got) in pointwise(&jit, &k, &d, &[&a, &b]).into_iter().enumerate() {
             let expected = op.eval(f64::from(a[i]), f64::from(b[i]));
-            assert!(ulps(got, expected) <= 0.51, "{}({}, {}) = {got}, not {expected}", op.name(), a[i], b[i]);
+            assert!(
+                ulps(got, expected) <= 0.51,
+                "{}({}, {}) = {got}, not {expected}",
+                op.name(),
+                a[i],
+                b[i]
+            );
         }
     }
 }
@@ -121,22 +152,47 @@ fn select_takes_one_side_and_bf16_rounds_to_even() {
     let along = Access { row: RowIndex::Row { div: 1, modulo: 0 }, lanes: false };
     let mut k = unary_kernel(UnaryOp::Neg, tok);
     k.inputs = vec![along.clone(), along.clone(), along.clone()];
-    k.code = vec![Instr::Load { input: 0 }, Instr::Load { input: 1 }, Instr::Load { input: 2 }, Instr::Select { cond: 0, a: 1, b: 2 }];
+    k.code = vec![
+        Instr::Load { input: 0 },
+        Instr::Load { input: 1 },
+        Instr::Load { input: 2 },
+        Instr::Select { cond: 0, a: 1, b: 2 },
+    ];
     k.outputs = vec![(3, Output::Store)];
-    let got = pointwise(&jit, &k, &d, &[&[0.0, 1.0, f32::NAN, -0.0, -2.0], &[f32::NAN, 1.0, 2.0, 3.0, 4.0], &[5.0, f32::NAN, 7.0, 8.0, 9.0]]);
+    let got = pointwise(
+        &jit,
+        &k,
+        &d,
+        &[
+            &[0.0, 1.0, f32::NAN, -0.0, -2.0],
+            &[f32::NAN, 1.0, 2.0, 3.0, 4.0],
+            &[5.0, f32::NAN, 7.0, 8.0, 9.0],
+        ],
+    );
     assert_eq!(got, [5.0, 1.0, 2.0, 8.0, 4.0]);
     k.inputs.truncate(1);
     k.code = vec![Instr::Load { input: 0 }, Instr::RoundBf16 { x: 0 }];
     k.outputs = vec![(1, Output::Store)];
     // Halfway cases by hand: 1 + 2^-8 goes to 1, 1 + 3 * 2^-8 to 1 + 2^-6.
-    let got = pointwise(&jit, &k, &d, &[&[1.00390625, 1.01171875, -1.0078125, 3.4e38, f32::INFINITY, f32::NAN, 1e-40]]);
+    let got = pointwise(
+        &jit,
+        &k,
+        &d,
+        &[&[1.00390625, 1.01171875, -1.0078125, 3.4e38, f32::INFINITY, f32::NAN, 1e-40]],
+    );
     assert_eq!(got[..5], [1.0, 1.015625, -1.0078125, f32::INFINITY, f32::INFINITY]);
     // The smallest bf16 is 2^-133.
     assert!(got[5].is_nan() && got[6] == 9.183_55e-41);
 }
 
 /// Per row of lanes, the kernel's meaning.
-fn meaning(k: &Kernel, lanes: usize, rows: usize, inputs: &[Vec<f32>], map: &[u32]) -> Vec<Vec<f64>> {
+fn meaning(
+    k: &Kernel,
+    lanes: usize,
+    rows: usize,
+    inputs: &[Vec<f32>],
+    map: &[u32],
+) -> Vec<Vec<f64>> {
     let mut values: Vec<Vec<f64>> = vec![];
     let mut kept: Vec<Vec<f64>> = k.outputs.iter().map(|_| vec![]).collect();
     for row in 0..rows {
@@ -153,15 +209,27 @@ fn meaning(k: &Kernel, lanes: usize, rows: usize, inputs: &[Vec<f32>], map: &[u3
                             RowIndex::Row { div, modulo } => row / div % modulo,
                             RowIndex::Segment { div, .. } => map[row / div] as usize,
                         };
-                        f64::from(if a.lanes { inputs[*input][item * lanes + l] } else { inputs[*input][item] })
+                        f64::from(if a.lanes {
+                            inputs[*input][item * lanes + l]
+                        } else {
+                            inputs[*input][item]
+                        })
                     }
                     Instr::Const { value } => *value,
                     Instr::Unary { op, x } => op.eval(get(x, l)),
                     Instr::Binary { op, a, b } => op.eval(get(a, l), get(b, l)),
-                    Instr::Select { cond, a, b } => if get(cond, l) != 0.0 { get(a, l) } else { get(b, l) },
+                    Instr::Select { cond, a, b } => {
+                        if get(cond, l) != 0.0 {
+                            get(a, l)
+                        } else {
+                            get(b, l)
+                        }
+                    }
                     Instr::RoundBf16 { x } => get(x, l),
                     Instr::Lanes { op: ReduceOp::Sum, x } => values[*x].iter().sum(),
-                    Instr::Lanes { op: ReduceOp::Max, x } => values[*x].iter().copied().fold(f64::NEG_INFINITY, f64::max),
+                    Instr::Lanes { op: ReduceOp::Max, x } => {
+                        values[*x].iter().copied().fold(f64::NEG_INFINITY, f64::max)
+                    }
                 })
                 .collect();
             values.push(v);
@@ -217,7 +285,14 @@ fn random_kernel(draw: &mut Draw, lanes: usize, l: DimId, tok: DimId, seq: DimId
         });
     }
     let mut outputs = vec![(code.len() - 1, Output::Store), (code.len() - 2, Output::SumRows)];
-    let mut k = Kernel { rows: vec![tok], lanes: if lanes > 1 { vec![l] } else { vec![] }, inputs, code, outputs: vec![], reason: String::new() };
+    let mut k = Kernel {
+        rows: vec![tok],
+        lanes: if lanes > 1 { vec![l] } else { vec![] },
+        inputs,
+        code,
+        outputs: vec![],
+        reason: String::new(),
+    };
     if let Some(i) = (0..k.code.len()).rev().find(|i| !k.is_lane(*i)) {
         outputs.push((i, Output::SumSegments { of: tok, owner: seq }));
     }
@@ -236,14 +311,21 @@ fn random_kernels_agree_with_f64_and_do_not_depend_on_threads() {
         let (d, seq, tok, l) = dims(lanes);
         let k = random_kernel(&mut draw, lanes, l, tok, seq);
         let map: Vec<u32> = (0..rows as u32).map(|r| r / 7).collect();
-        let inputs: Vec<Vec<f32>> = k.inputs.iter().map(|_| (0..(rows + 8) * lanes).map(|_| draw.number()).collect()).collect();
+        let inputs: Vec<Vec<f32>> = k
+            .inputs
+            .iter()
+            .map(|_| (0..(rows + 8) * lanes).map(|_| draw.number()).collect())
+            .collect();
         let expected = meaning(&k, lanes, rows, &inputs, &map);
         let ops: Vec<Operand> = inputs.iter().map(|x| Operand { data: x, map: &map }).collect();
         let code = jit.get(&k, &d).unwrap();
         let mut both = vec![];
         for threads in [&one, &two] {
-            let mut outs: Vec<Vec<f32>> = (0..k.outputs.len()).map(|o| vec![f32::NAN; code.length(o, rows).unwrap_or(rows.div_ceil(7))]).collect();
-            let mut places: Vec<Place> = outs.iter_mut().map(|o| Place { data: o, map: &map }).collect();
+            let mut outs: Vec<Vec<f32>> = (0..k.outputs.len())
+                .map(|o| vec![f32::NAN; code.length(o, rows).unwrap_or(rows.div_ceil(7))])
+                .collect();
+            let mut places: Vec<Place> =
+                outs.iter_mut().map(|o| Place { data: o, map: &map }).collect();
             code.run(threads, rows, &ops, &mut places).unwrap();
             both.push(outs);
         }
@@ -252,8 +334,15 @@ fn random_kernels_agree_with_f64_and_do_not_depend_on_threads() {
                 let got = f64::from(both[0][o][i]);
                 // Selections may flip on a rounding; those differences are as large as the operands.
                 let flips = k.code.iter().any(|c| matches!(c, Instr::Select { .. }));
-                let size = 1.0 + w.abs() + if *o_kind(&k, o) == Output::Store { 0.0 } else { rows as f64 };
-                assert!((got - w).abs() < 3e-4 * size * lanes as f64 || flips || w.abs() > 1e30 || w.is_nan(), "round {round}: {got} for {w}\n{k:?}");
+                let size =
+                    1.0 + w.abs() + if *o_kind(&k, o) == Output::Store { 0.0 } else { rows as f64 };
+                assert!(
+                    (got - w).abs() < 3e-4 * size * lanes as f64
+                        || flips
+                        || w.abs() > 1e30
+                        || w.is_nan(),
+                    "round {round}: {got} for {w}\n{k:?}"
+                );
             }
         }
         let bits = |o: &Vec<Vec<f32>>| o.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -276,6 +365,11 @@ fn code_is_shared_by_all_numbers_of_rows_and_short_operands_are_refused() {
     assert_eq!(jit.kernels(), 1);
     let mut out = [0.0; 3];
     let place = Place { data: &mut out, map: &[] };
-    let short = jit.get(&k, &d).unwrap().run(&Threads::new(1), 4, &[Operand { data: &[0.0; 4], map: &[] }], &mut [place]);
+    let short = jit.get(&k, &d).unwrap().run(
+        &Threads::new(1),
+        4,
+        &[Operand { data: &[0.0; 4], map: &[] }],
+        &mut [place],
+    );
     assert!(short.unwrap_err().contains("room for 3 numbers, 4 are needed"));
 }
