@@ -91,6 +91,11 @@ impl Parser {
         ParseError { line: self.toks[self.at].1, text: format!("expected {want}, found {found}") }
     }
 
+    /// An error about what was just read.
+    pub fn fail(&self, text: String) -> ParseError {
+        ParseError { line: self.toks[self.at.saturating_sub(1)].1, text }
+    }
+
     pub fn is_word(&self, w: &str) -> bool {
         matches!(self.peek(), Tok::Word(x) if x == w)
     }

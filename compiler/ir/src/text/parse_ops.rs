@@ -35,7 +35,7 @@ impl Parser {
             "input" => {
                 let input = self.name()?;
                 let at = self.g.inputs.iter().position(|i| i.name == input);
-                Op::Input { index: at.ok_or_else(|| self.error(&format!("a declared input, not `{input}`,")))? }
+                Op::Input { index: at.ok_or_else(|| self.fail(format!("no input `{input}`")))? }
             }
             "use" => Op::Use { param: self.param()? },
             "accumulate" => Op::Accumulate { param: self.param()? },
@@ -100,7 +100,7 @@ impl Parser {
                 }
             }
             "fused" => Op::Fused { kernel: Box::new(self.kernel(args.len())?) },
-            _ => return Err(self.error(&format!("an op before, not `{name}`,"))),
+            _ => return Err(self.fail(format!("no op `{name}`"))),
         })
     }
 
@@ -208,7 +208,7 @@ impl Parser {
                 let access = self.access()?;
                 match k.inputs.get_mut(input) {
                     Some(i) => *i = access,
-                    None => return Err(self.error("as many operands as are loaded")),
+                    None => return Err(self.fail(format!("no operand {input}"))),
                 }
                 Instr::Load { input }
             }
@@ -216,7 +216,7 @@ impl Parser {
             "select" => Instr::Select { cond: self.size()?, a: self.size()?, b: self.size()? },
             "round_bf16" => Instr::RoundBf16 { x: self.size()? },
             "lanes" => Instr::Lanes { op: self.reduce()?, x: self.size()? },
-            _ => return Err(self.error(&format!("an instruction before, not `{name}`,"))),
+            _ => return Err(self.fail(format!("no instruction `{name}`"))),
         })
     }
 

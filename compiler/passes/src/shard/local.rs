@@ -154,10 +154,13 @@ impl<'a> Ctx<'a> {
         if let Op::Scan { .. } = &node.op {
             return self.scan(node, out);
         }
-        if self.defer(&mut node, out) {
+        let whole = wants_whole(&self.g, &self.class, &node);
+        let shares =
+            |v: &ValueId| matches!(self.class.get(v), Some(Class::Partial | Class::PartialMax));
+        // What is a share over the batch axes as well cannot wait: the other operand may be none.
+        if !(whole && node.args.iter().any(shares)) && self.defer(&node, out) {
             return Ok(());
         }
-        let whole = wants_whole(&self.g, &self.class, &node);
         let owes = self.owes(&node);
         for i in 0..node.args.len() {
             let v = node.args[i];
@@ -190,7 +193,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// A sum of two values that are owed the same sum is owed it once.
-    fn defer(&mut self, node: &mut Node, out: &mut Vec<Node>) -> bool {
+    fn defer(&mut self, node: &Node, out: &mut Vec<Node>) -> bool {
         let Op::Binary { op: BinaryOp::Add } = node.op else { return false };
         let [a, b] = node.args[..] else { return false };
         let (Some(x), Some(y)) = (self.owed.get(&a), self.owed.get(&b)) else { return false };
@@ -311,6 +314,9 @@ impl<'a> Ctx<'a> {
         let origin = out.iter().rev().find(|n| n.outs.contains(&v)).and_then(|n| n.origin);
         let sum = self.all_reduce(v, owed, out, origin);
         self.paid.insert(v, sum);
+        if let Some(class) = self.class.get(&v).copied() {
+            self.class.insert(sum, class);
+        }
         sum
     }
 
@@ -337,6 +343,7 @@ impl<'a> Ctx<'a> {
         let owed = Owed { op, axes: self.batch.clone(), reason: reason.into() };
         let whole = self.all_reduce(paid, owed, out, origin);
         self.whole.insert(v, whole);
+        self.class.insert(whole, Class::Same);
         whole
     }
 
