@@ -222,9 +222,9 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
                     ),
                 );
             }
-            vec![like(1).as_f32(), like(1).as_f32(), like(1).as_f32()]
+            vec![like(1), like(1), like(1)]
         }
-        Op::LogProbHead { .. } => vec![like(2).as_f32(), like(2).as_f32(), like(2).as_f32()],
+        Op::LogProbHead { .. } => vec![like(2), like(2), like(2)],
         Op::LogProbGrad { .. } => vec![like(0)],
         Op::LogProbHeadGrad { .. } => vec![like(0), like(1)],
         Op::Scan { scan } => {
@@ -258,12 +258,6 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
             kernel.outputs.iter().map(|(i, out)| Type::f32(kernel_dims(kernel, *i, out))).collect()
         }
     })
-}
-
-impl Type {
-    fn as_f32(self) -> Type {
-        Type { dtype: DType::F32, ..self }
-    }
 }
 
 fn swap(mut ty: Type, from: DimId, to: DimId) -> Type {

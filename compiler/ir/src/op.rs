@@ -90,9 +90,11 @@ pub enum Op {
     /// `(a, b)`: sums the product over `over`; other shared dims are batch.
     Contract { over: Vec<DimId> },
     // -- indexing -------------------------------------------------------------------------------
-    /// `(x, ids: id(dim))`: `x[ids]`, removes `dim` and adds the dims of `ids`.
+    /// `(x, ids: id(dim))`: `x[ids]`, removes `dim` and adds the dims of `ids`. If `dim` is split,
+    /// ids are still global, and rows that another rank has are zero here (a sum is owed).
     Index { dim: DimId },
     /// `(ids: id(dim), y)`: adds rows of `y` into zeros of the result's dims; the gradient of `Index`.
+    /// If `dim` is split, rows that another rank has are left out.
     ScatterAdd { dim: DimId, dims: Vec<DimId> },
     // -- sequences ------------------------------------------------------------------------------
     /// `(x)`: rotary embedding over `hd` in the half-split form of GPT-NeoX and Hugging Face
@@ -122,7 +124,8 @@ pub enum Op {
     // -- loops ----------------------------------------------------------------------------------
     /// `(carries.., stacks..) -> (carries.., new stacks..)`: runs `body` once per layer of `group`.
     /// The body's params are the carries, then one slice of each stack; its results are the
-    /// carries, then one slice of each new stack. It may read values from outside.
+    /// carries, then one slice of each new stack. It may read values from outside. A slice belongs
+    /// to its layer, whichever way the scan runs.
     Scan { scan: Box<Scan> },
     // -- sinks ----------------------------------------------------------------------------------
     /// `(g) -> ()`: adds to the gradient of a parameter; in a scan body that of the iteration.
@@ -130,9 +133,9 @@ pub enum Op {
     // -- between ranks --------------------------------------------------------------------------
     /// `(x)`: combined over all ranks along `axes`.
     AllReduce { op: ReduceOp, axes: Vec<String>, reason: String },
-    /// `(x)`: the shards of `dim` along `axes` put together as `full`.
+    /// `(x)`: the shards of `dim` along `axes` put together as `full`, without the padding.
     AllGather { dim: DimId, full: DimId, axes: Vec<String>, reason: String },
-    /// `(x)`: summed over `axes`, each rank keeping its shard `part` of `dim`.
+    /// `(x)`: summed over `axes`, each rank keeping its shard `part` of `dim`, padded with zeros.
     ReduceScatter { dim: DimId, part: DimId, axes: Vec<String>, reason: String },
     /// `()`: the weights of a parameter whose storage is cut flat over `axes` (zero3), gathered.
     GatherParam { param: ParamId, axes: Vec<String>, reason: String },

@@ -12,10 +12,10 @@ use crate::report::Problem;
 pub fn incremental(graph: &Graph) -> Result<Graph, Problem> {
     let mut toks: Vec<DimId> = vec![];
     graph.body.walk(&mut |n| {
-        if let Op::Attention { attn } = &n.op {
-            if !toks.contains(&attn.tok) {
-                toks.push(attn.tok);
-            }
+        if let Op::Attention { attn } = &n.op
+            && !toks.contains(&attn.tok)
+        {
+            toks.push(attn.tok);
         }
     });
     let mut g = graph.clone();

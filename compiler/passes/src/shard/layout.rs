@@ -53,8 +53,7 @@ impl Layout {
         for r in rules.dims.iter().filter(|r| !names.contains(r.dim.as_str())) {
             unused.push(format!("{}: @{}", r.dim, r.axes.join(" @")));
         }
-        for (i, r) in rules.paths.iter().enumerate().filter(|(i, _)| !matched.contains(i)) {
-            let _ = i;
+        for (_, r) in rules.paths.iter().enumerate().filter(|(i, _)| !matched.contains(i)) {
             unused.push(format!("{}: {}@{}", r.path, r.dim, r.axes.join("@")));
         }
         if problems.is_empty() { Ok((layout, unused)) } else { Err(problems) }
@@ -250,11 +249,10 @@ fn param_axes(
         }
     }
     for r in &rules.dims {
-        if let Some(at) = at(&r.dim) {
-            if out[at].is_none() && !r.axes.iter().any(|a| taken.contains(a)) {
-                taken.extend(r.axes.clone());
-                out[at] = Some(live(&r.axes));
-            }
+        let free = !r.axes.iter().any(|a| taken.contains(a));
+        if let Some(at) = at(&r.dim).filter(|at| out[*at].is_none() && free) {
+            taken.extend(r.axes.clone());
+            out[at] = Some(live(&r.axes));
         }
     }
     out.into_iter().map(Option::unwrap_or_default).collect()
@@ -299,10 +297,9 @@ fn head_dims(g: &Graph) -> Vec<(DimId, DimId, crate::report::Origin)> {
     g.body.walk(&mut |node| {
         if let Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } =
             &node.op
+            && !out.iter().any(|h| (h.0, h.1) == (attn.q, attn.kv))
         {
-            if !out.iter().any(|h| (h.0, h.1) == (attn.q, attn.kv)) {
-                out.push((attn.q, attn.kv, node.origin));
-            }
+            out.push((attn.q, attn.kv, node.origin));
         }
     });
     out

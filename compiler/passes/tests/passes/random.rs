@@ -104,7 +104,7 @@ impl Maker {
                 self.try_op(Op::Broadcast { dims: to[choice.2 as usize % 4].clone() }, &[a]);
             }
             _ => {
-                let reverse = choice.2 % 2 == 0;
+                let reverse = choice.2.is_multiple_of(2);
                 if self.dims(a) == [i.tok, i.d]
                     && self.b.g.dims.contains(&[i.tok, i.d], &self.dims(b))
                 {
@@ -137,7 +137,8 @@ impl Maker {
     /// A loss of the last values of the pool; and one without ragged dims as a second output.
     fn finish(mut self) -> (Graph, Ids) {
         let mut loss = self.b.c(0.0);
-        for v in self.pool[self.pool.len().saturating_sub(3)..].to_vec() {
+        let last: Vec<ValueId> = self.pool.iter().rev().take(3).copied().collect();
+        for v in last {
             let y = self.b.un(UnaryOp::Tanh, v);
             let mut over = vec![];
             for d in self.dims(y).iter().flat_map(|d| self.b.g.dims.owners(*d)) {
@@ -231,7 +232,7 @@ proptest! {
             dims: vec![DimRule { dim: "f".into(), axes: vec!["tp".into()] }],
             paths: vec![],
             batch: dp.clone(),
-            state: if max_group % 2 == 0 { State::Zero3(dp) } else { State::Zero1(dp) },
+            state: if max_group.is_multiple_of(2) { State::Zero3(dp) } else { State::Zero1(dp) },
         };
         let s = shard(&back, &mesh, &rules).expect("legal");
         sound("shard", &s.graph);
