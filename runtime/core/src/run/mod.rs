@@ -132,7 +132,7 @@ pub fn evaluate(
         .map(|b| Binding { args: vec![], ..b.clone() })
         .collect();
     if evaluations.is_empty() {
-        return Err(RunError::new("nothing-to-evaluate", "the recipe has no `evaluate`")
+        return Err(RunError::new("nothing-to-run", "the recipe has no `evaluate`")
             .help("add `every 10 steps { test = evaluate(sampler, held_out, reward: score) }`"));
     }
     let mut results: Vec<(String, BTreeMap<String, f64>)> = vec![];
@@ -212,7 +212,7 @@ fn check_space(program: &Program, dir: &Path) -> Outcome<()> {
     let params: usize = trained_models(program).iter().map(|m| parameters(program, *m)).sum();
     let Ok(space) = Space::at(dir, params as u64, BYTES_PER_PARAM, keep) else { return Ok(()) };
     match (space.verdict(), space.problem(dir)) {
-        (Verdict::DoesNotFit, Some(problem)) => Err(RunError::new("disk-too-small", problem)),
+        (Verdict::DoesNotFit, Some(problem)) => Err(RunError::new("disk-full", problem)),
         _ => Ok(()),
     }
 }
