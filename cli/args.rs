@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
+use crate::explain::ExplainArgs;
+use crate::fmt::FmtArgs;
 use crate::plan::PlanArgs;
 
 /// Post-trains language models from declarative recipes
@@ -24,6 +26,8 @@ pub enum Command {
     Eval(EvalArgs),
     Generate(GenerateArgs),
     Score(ScoreArgs),
+    Fmt(FmtArgs),
+    Explain(ExplainArgs),
 }
 
 /// Which program of a recipe

@@ -6,6 +6,8 @@ pub mod args;
 pub mod check;
 pub mod disk;
 pub mod eval;
+pub mod explain;
+pub mod fmt;
 pub mod generate;
 pub mod load;
 pub mod plan;
@@ -29,5 +31,7 @@ pub fn main() -> ExitCode {
         Command::Eval(args) => eval::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Fmt(args) => fmt::run(&args),
+        Command::Explain(args) => explain::run(&args),
     }
 }

@@ -678,7 +678,10 @@ impl<'a> Elab<'a, '_> {
         for f in &r.fields {
             let v = match (given.shift_remove(&f.name.text), &f.default) {
                 (Some(v), _) => v,
-                (None, Some(e)) => self.expr(&env, e)?,
+                (None, Some(e)) => match self.enum_of(module, &f.ty) {
+                    Some(en) => self.expr_for_enum(&env, e, en)?,
+                    None => self.expr(&env, e)?,
+                },
                 (None, None) => {
                     return self.fail(
                         Diagnostic::error(

@@ -374,7 +374,7 @@ impl<'a> Elab<'a, '_> {
         }
         self.models.push(info);
         let declared = self.isolated("model", |me| {
-            me.instantiate(id, span)?;
+            me.instantiate(id)?;
             Ok(())
         });
         let (builder, ()) = match declared {
@@ -408,7 +408,7 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// Declares a model's dims and parameters in the current graph; the names its functions see.
-    fn instantiate(&mut self, id: usize, span: Span) -> El<Env<'a>> {
+    fn instantiate(&mut self, id: usize) -> El<Env<'a>> {
         let info = self.models[id].clone();
         let ItemKind::Model(m) = &info.item.kind else { return Err(Stop) };
         let mut env = Env::new(info.module);
@@ -592,7 +592,7 @@ impl<'a> Elab<'a, '_> {
 
     /// Builds the forward pass in the current graph: logits over `tok`, and the vocabulary dim.
     pub fn forward(&mut self, id: usize, span: Span) -> El<(ValueId, DimId)> {
-        let env = self.instantiate(id, span)?;
+        let env = self.instantiate(id)?;
         let item = self.models[id].item;
         let ItemKind::Model(m) = &item.kind else { return Err(Stop) };
         let forward = m.members.iter().find_map(|x| match &x.kind {

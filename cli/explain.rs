@@ -1,0 +1,137 @@
+//! `nrlc explain`: the page of an error code, or the source of a module of the standard library.
+//!
+//! In: a code such as `unit-mismatch`, or a name such as `std.grpo`. Out: its text on standard output, headings and
+//! examples set off on a terminal. An unknown name is answered with the nearest one.
+
+mod pages;
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::process::ExitCode;
+
+use nrl_base::codes::{CODES, summary};
+use nrl_base::did_you_mean;
+use nrl_driver::STD;
+
+use pages::PAGES;
+
+/// Explains an error code, or shows a module of the standard library
+#[derive(clap::Args, Debug)]
+pub struct ExplainArgs {
+    /// Error code such as `unit-mismatch`, or module such as `std.grpo`
+    #[arg(value_name = "CODE", required_unless_present = "list")]
+    pub name: Option<String>,
+    /// Lists all codes and modules
+    #[arg(long, conflicts_with = "name")]
+    pub list: bool,
+}
+
+/// Runs the command; 0 if there was something to show, else 2.
+pub fn run(args: &ExplainArgs) -> ExitCode {
+    let Some(name) = &args.name else {
+        show(&list());
+        return ExitCode::SUCCESS;
+    };
+    match find(name) {
+        Ok(text) => {
+            let styled = std::io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            show(&if styled { set_off(text) } else { text.to_string() });
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Writes to standard output; a reader that has gone away is no error.
+fn show(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// The page or module called `name`; `error[..]` around a code is taken off.
+fn find(name: &str) -> Result<&'static str, String> {
+    let bare =
+        name.trim_start_matches("error[").trim_start_matches("warning[").trim_end_matches(']');
+    let known = PAGES.iter().chain(STD.iter());
+    if let Some((_, text)) = known.clone().find(|(n, _)| *n == bare) {
+        return Ok(text);
+    }
+    let help = did_you_mean(bare, known.map(|(n, _)| *n))
+        .unwrap_or_else(|| "`nrlc explain --list` lists all codes and modules".into());
+    Err(format!("error: there is no code or module `{bare}`\n  help: {help}"))
+}
+
+/// All codes with their summaries, then the modules with the first line of their header.
+fn list() -> String {
+    let width = CODES.iter().map(|(code, _)| code.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (code, _) in PAGES {
+        let _ = writeln!(out, "{code:width$}  {}", summary(code).unwrap_or_default());
+    }
+    out.push('\n');
+    for (module, text) in STD {
+        let header = text.lines().find_map(|l| l.strip_prefix("## ")).unwrap_or_default();
+        let _ = writeln!(out, "{module:width$}  {header}");
+    }
+    out
+}
+
+/// Headings bold, fences gone, what stood between them in color.
+fn set_off(text: &str) -> String {
+    let mut out = String::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            let _ = writeln!(out, "    \x1b[36m{line}\x1b[0m");
+        } else if line.starts_with('#') {
+            let _ = writeln!(out, "\x1b[1m{}\x1b[0m", line.trim_start_matches('#').trim_start());
+        } else {
+            let _ = writeln!(out, "{line}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_page_and_no_page_is_left_over() {
+        let pages: Vec<&str> = PAGES.iter().map(|(code, _)| *code).collect();
+        let codes: Vec<&str> = CODES.iter().map(|(code, _)| *code).collect();
+        assert_eq!(pages, codes);
+    }
+
+    #[test]
+    fn codes_and_modules_are_found_as_written_in_messages() {
+        assert!(find("unit-mismatch").unwrap().starts_with("# unit-mismatch\n"));
+        assert_eq!(find("error[unit-mismatch]"), find("unit-mismatch"));
+        assert!(find("std.grpo").unwrap().contains("fn advantages("));
+        let why = find("unit-mismach").unwrap_err();
+        assert_eq!(
+            why,
+            "error: there is no code or module `unit-mismach`\n  help: did you mean `unit-mismatch`?"
+        );
+    }
+
+    #[test]
+    fn the_list_names_everything_once() {
+        let list = list();
+        assert!(list.contains("unknown-name "), "{list}");
+        assert!(list.contains("std.grpo  "), "{list}");
+        assert_eq!(list.lines().count(), PAGES.len() + 1 + STD.len());
+    }
+
+    #[test]
+    fn a_page_on_a_terminal_has_no_fences() {
+        let shown = set_off("# x\n\n```nrl\na = 1\n```\n");
+        assert_eq!(shown, "\x1b[1mx\x1b[0m\n\n    \x1b[36ma = 1\x1b[0m\n");
+    }
+}
