@@ -71,7 +71,7 @@ pub fn generate(w: &mut Worker, job: &Job) -> Outcome<Drawn> {
 
     let longest = job.prompts[mine.clone()].iter().map(|p| p.ids.len()).max().unwrap_or(0);
     if let Some(p) = job.prompts.iter().find(|p| p.ids.is_empty() || p.ids.len() >= model.context) {
-        return Err(prompt_error(p, model.context));
+        return Err(prompt_error(p, "row", model.context));
     }
     let room = job.max_new.map_or(model.context, |n| (longest + n).min(model.context));
     let limits = limits(graph, generator.slots, mine.len() * job.copies);
@@ -120,15 +120,17 @@ pub fn is_first(comm: &Comm, axes: &[String]) -> bool {
     mesh.axes.iter().all(|a| axes.contains(&a.name) || mesh.coord(comm.rank(), &a.name) == 0)
 }
 
-/// A prompt that leaves no room, or is no prompt.
-pub fn prompt_error(p: &Prompt, context: usize) -> RunError {
-    let (row, n) = (p.number + 1, p.ids.len());
+/// A prompt that leaves no room, or is no prompt; `unit` is what its data set counts.
+pub fn prompt_error(p: &Prompt, unit: &str, context: usize) -> RunError {
+    let (at, n) = (p.number + 1, p.ids.len());
     if n == 0 {
-        return RunError::new("empty-prompt", format!("the prompt of row {row} has no tokens"));
+        return RunError::new("empty-prompt", format!("the prompt of {unit} {at} has no tokens"));
     }
     RunError::new(
         "prompt-fills-context",
-        format!("the prompt of row {row} has {n} tokens and the context {context}, which leaves none to generate"),
+        format!(
+            "the prompt of {unit} {at} has {n} tokens and the context {context}, which leaves none to generate"
+        ),
     )
     .help(format!("add `| at_most({} tokens, else: drop)` to the data, or raise `context`", context / 2))
 }

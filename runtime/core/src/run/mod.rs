@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use indexmap::IndexMap;
 use nrl_ir::program::{Binding, Phase, Program, Sampling, Stage};
 
 use crate::checkpoint::keep::Keep;
@@ -62,7 +63,7 @@ pub struct Options {
 }
 
 /// Samples per step in rollouts.jsonl, and on the screen at the end.
-const SAMPLES: usize = 4;
+const SAMPLES: usize = 32;
 const SHOWN: usize = 3;
 
 /// Runs a program from its first step, or from a checkpoint.
@@ -72,15 +73,21 @@ pub fn run(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Outcome<Summary> {
-    let saved = options.resume.as_ref().map(|r| save::find(r, &options.root)).transpose()?;
+    let saved = options.resume.as_ref().map(|r| find_saved(r, options)).transpose()?;
+    let mut shop = open_shop(setup, engine, true)?;
     let dir = directory(options, saved.as_ref())?;
     let mut output = Output::open(&dir, saved.as_ref().map(|s| s.state.step))?;
-    check_space(&setup.program, &dir)?;
-    let mut shop = open_shop(setup, engine, true)?;
-    shop.machine.load_initial()?;
-    let progress = match &saved {
-        Some(saved) => save::restore(saved, &mut shop)?,
-        None => Progress::default(),
+    let progress =
+        check_space(shop.machine.program(), &dir).and_then(|()| load(&mut shop, saved.as_ref()));
+    let progress = match progress {
+        Ok(progress) => progress,
+        Err(e) => {
+            // A numbered directory was made for this run alone, and nothing has happened in it.
+            if options.out.is_none() && saved.is_none() {
+                std::fs::remove_dir_all(&dir).ok();
+            }
+            return Err(e);
+        }
     };
     write_file(&dir.join("recipe.nrl"), options.recipe.as_bytes())?;
     let program = shop.machine.program();
@@ -107,6 +114,19 @@ pub fn run(
     };
     let stopped = run.phases(resumed)?;
     run.finish(stopped)
+}
+
+fn find_saved(named: &Path, options: &Options) -> Outcome<Saved> {
+    let latest = named.as_os_str() == "latest";
+    match options.out.as_ref().filter(|out| latest && out.join("checkpoints").is_dir()) {
+        Some(out) => save::find(out, &options.root),
+        None => save::find(named, &options.root),
+    }
+}
+
+fn load(shop: &mut Shop, saved: Option<&Saved>) -> Outcome<Progress> {
+    shop.machine.load_initial()?;
+    saved.map_or_else(|| Ok(Progress::default()), |s| save::restore(s, shop))
 }
 
 /// Evaluates a program's models as they are in `checkpoint` (a run, a checkpoint of one, or a model directory).
@@ -271,6 +291,33 @@ impl Run<'_> {
         if self.progress.before.is_empty() {
             self.progress.before = self.show(p)?;
         }
+        if viewed(phase).is_some() && self.progress.first_eval.is_empty() {
+            self.evaluate_before(p, phase)?;
+        }
+        Ok(())
+    }
+
+    /// What the first generating phase starts from.
+    fn evaluate_before(&mut self, p: usize, phase: &Phase) -> Outcome<()> {
+        let all = phase.every.iter().flat_map(|e| &e.stages);
+        let list: Vec<Binding> =
+            all.filter(|b| matches!(b.stage, Stage::Evaluate { .. })).cloned().collect();
+        let place = Place {
+            phase: p,
+            in_phase: 0,
+            of_phase: phase.steps,
+            step: self.progress.step + 1,
+            unscored: true,
+        };
+        let mut pass = Pass::new(&mut self.shop, &list, place);
+        pass.run()?;
+        for (binding, held) in list.iter().zip(&pass.held) {
+            if let Held::Numbers(n) = held {
+                self.watch.event(Event::Evaluated { name: &binding.name, numbers: n });
+            }
+        }
+        self.progress.first_eval = evaluated(&pass.numbers);
+        self.progress.last_eval = self.progress.first_eval.clone();
         Ok(())
     }
 
@@ -318,6 +365,10 @@ impl Run<'_> {
         let mut pass = Pass::new(&mut self.shop, &phase.step, place);
         pass.run()?;
         let mut numbers = std::mem::take(&mut pass.numbers);
+        if place.in_phase == 1 && viewed(phase).is_some() {
+            numbers
+                .extend(self.progress.first_eval.iter().map(|(n, x)| (format!("before/{n}"), *x)));
+        }
         let samples = pass.samples(SAMPLES);
         let mut notes = std::mem::take(&mut pass.notes);
         let halts: Vec<bool> = phase.halts.iter().map(|h| is_true(&pass.held[h.binding])).collect();
@@ -337,17 +388,9 @@ impl Run<'_> {
                     self.watch.event(Event::Evaluated { name: &binding.name, numbers: n });
                 }
             }
-            let reported: Vec<(String, f64)> = pass
-                .numbers
-                .iter()
-                .filter(|(n, _)| n.contains('.'))
-                .map(|(n, x)| (n.clone(), *x))
-                .collect();
+            let reported = evaluated(&pass.numbers);
             if !reported.is_empty() {
-                self.progress.last_eval = reported.iter().cloned().collect();
-                if self.progress.first_eval.is_empty() {
-                    self.progress.first_eval = self.progress.last_eval.clone();
-                }
+                self.progress.last_eval = reported.clone();
             }
             numbers.extend(reported);
             for binding in &every.stages {
@@ -377,7 +420,7 @@ impl Run<'_> {
         &mut self,
         phase: &Phase,
         place: Place,
-        numbers: indexmap::IndexMap<String, f64>,
+        numbers: IndexMap<String, f64>,
         samples: Vec<serde_json::Map<String, serde_json::Value>>,
         mut notes: Vec<String>,
     ) {
@@ -486,6 +529,11 @@ impl Run<'_> {
             failed_rewards: self.progress.failed_rewards,
         })
     }
+}
+
+/// The numbers of evaluations: `test.accuracy`.
+fn evaluated(numbers: &IndexMap<String, f64>) -> IndexMap<String, f64> {
+    numbers.iter().filter(|(n, _)| n.contains('.')).map(|(n, x)| (n.clone(), *x)).collect()
 }
 
 /// What the samples on the screen come from.

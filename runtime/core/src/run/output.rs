@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::files::{FileError, check_writable, clean_partials, create_dir};
 use crate::metrics::jsonl::JsonLines;
 use crate::metrics::tensorboard::EventFile;
-use crate::run::error::Outcome;
+use crate::run::error::{Outcome, RunError};
 
 /// An open run directory.
 pub struct Output {
@@ -47,7 +47,11 @@ pub fn numbered(root: &Path) -> Vec<(u64, PathBuf)> {
 impl Output {
     /// Opens `dir`; what was written after `resumed` steps is removed.
     pub fn open(dir: &Path, resumed: Option<u64>) -> Outcome<Output> {
-        check_writable(dir)?;
+        check_writable(dir).map_err(|e| match e.code() {
+            "disk-full" => e.into(),
+            _ => RunError::new("not-writable", e.to_string())
+                .help("choose another directory with `--out DIR`"),
+        })?;
         clean_partials(dir)?;
         let lines = |name: &str| match resumed {
             Some(step) => JsonLines::resume(&dir.join(name), step),

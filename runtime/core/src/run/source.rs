@@ -51,14 +51,19 @@ impl Prompts {
         let mut set = read(data)?;
         let mut notes = vec![];
         if !set.skipped.is_empty() {
-            notes.push(format!("data `{}`: {} bad lines skipped", data.name, set.skipped.len()));
+            let (n, first) = (set.skipped.len(), &set.skipped[0]);
+            let lines = if n == 1 { "1 line".into() } else { format!("{n} lines") };
+            notes.push(format!(
+                "data `{}`: {lines} skipped, the first is line {}: {}",
+                data.name, first.line, first.reason
+            ));
         }
         let render = |row: &Row| prompt(data, text, row);
         let rows: Vec<Prompt> =
             set.rows.par_iter().with_min_len(64).map(render).collect::<Outcome<_>>()?;
         let rows = limit(data, text, rows, &mut notes)?;
         if let Some(p) = rows.iter().find(|p| p.ids.is_empty() || p.ids.len() >= context) {
-            return Err(prompt_error(p, context));
+            return Err(prompt_error(p, unit(data), context));
         }
         if rows.is_empty() {
             let (name, all) = (&data.name, set.rows.len());
@@ -123,7 +128,7 @@ impl Prompts {
                 };
                 let p = prompt(data, text, &make_row(data, make, i)?)?;
                 if p.ids.is_empty() || p.ids.len() >= *context {
-                    return Err(prompt_error(&p, *context));
+                    return Err(prompt_error(&p, unit(data), *context));
                 }
                 Ok(Arc::new(p))
             }
@@ -239,6 +244,14 @@ fn prompt(data: &Data, text: &Text, row: &Row) -> Outcome<Prompt> {
     })?;
     let answer = data.answer.as_deref().map_or(Value::None, get);
     Ok(Prompt { number: row.line - 1, ids, text: shown, answer, row: record })
+}
+
+/// What a data set counts.
+fn unit(data: &Data) -> &'static str {
+    match data.source {
+        Source::JsonLines { .. } => "line",
+        Source::Made { .. } => "row",
+    }
 }
 
 /// Applies `at_most`.

@@ -281,8 +281,9 @@ impl<'a> Pass<'a> {
         let reason = scored.reason.clone().unwrap_or_default();
         if failed == all && all > 0 && self.place.unscored {
             let what = format!(
-                "reward `{}` failed for all {all} samples of the first step: {reason}",
-                scorer.name()
+                "reward `{}` failed for all {all} samples of step {}: {reason}",
+                scorer.name(),
+                self.place.step
             );
             return Err(RunError::new("reward-failed", what)
                 .help("mend the reward, or try it on one sample first"));
@@ -487,7 +488,7 @@ impl<'a> Pass<'a> {
         Ok(Held::Numbers(numbers))
     }
 
-    /// Some samples of this pass, with the numbers that the step gave them.
+    /// The first samples of this pass, prompt by prompt, with the numbers that the step gave them.
     pub fn samples(&self, most: usize) -> Vec<Map<String, serde_json::Value>> {
         let found = self.held.iter().find_map(|h| match h {
             Held::Samples(b) if b.is_sampled() => Some(b.clone()),
@@ -503,7 +504,7 @@ impl<'a> Pass<'a> {
             map.insert("answer".into(), prompt.answer.to_json());
             map.insert("row".into(), prompt.number.into());
             map.insert("copy".into(), s.copy.into());
-            map.insert("tokens".into(), s.ids.len().into());
+            map.insert("ids".into(), json!(s.ids));
             map.insert("finished".into(), s.finished.into());
             map.insert(
                 "logprob_mean".into(),
@@ -525,9 +526,7 @@ impl<'a> Pass<'a> {
             }
             map
         };
-        // Two copies of as many prompts, so that a group's spread can be seen.
-        let groups = batch.groups();
-        groups.iter().flat_map(|g| g.clone().take(2)).take(most).map(per).collect()
+        (0..batch.samples.len().min(most)).map(per).collect()
     }
 }
 
