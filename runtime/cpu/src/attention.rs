@@ -210,9 +210,9 @@ fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scr
                     seen.start.clamp(from, from + cols) - from,
                     seen.end.clamp(from, from + cols) - from,
                 );
-                let line = &mut s.scores[r * BLOCK..r * BLOCK + cols];
+                let line = &mut s.scores[r * BLOCK..(r + 1) * BLOCK];
                 let o = &mut s.o[(row + r) * hd..(row + r + 1) * hd];
-                soften::<V>(line, a, b, h.scale, &mut s.max[row + r], &mut s.sum[row + r], o);
+                soften::<V>(line, cols, (a, b), h.scale, &mut s.max[row + r], &mut s.sum[row + r], o);
             }
             let values =
                 Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
@@ -236,121 +236,130 @@ fn turn(x: &[f32], stride: usize, from: usize, to: usize, hd: usize, into: &mut 
     if into.len() < hd * BLOCK {
         into.resize(hd * BLOCK, 0.0);
     }
-    const T: usize = 8;
     let n = to - from;
-    let mut j = 0;
-    while j < n {
-        let w = T.min(n - j);
-        let mut i = 0;
-        while i < hd {
-            if w == T && i + T <= hd {
-                let mut block = [[0.0f32; T]; T];
-                for (c, b) in block.iter_mut().enumerate() {
-                    let at = (from + j + c) * stride + i;
-                    b.copy_from_slice(&x[at..at + T]);
-                }
-                for r in 0..T {
-                    let line: [f32; T] = std::array::from_fn(|c| block[c][r]);
-                    let at = (i + r) * BLOCK + j;
-                    into[at..at + T].copy_from_slice(&line);
-                }
-            } else {
-                for r in i..hd.min(i + T) {
-                    for c in 0..w {
-                        into[r * BLOCK + j + c] = x[(from + j + c) * stride + r];
-                    }
-                }
+    let (whole, even) = (n / 4 * 4, hd / 4 * 4);
+    for j in (0..whole).step_by(4) {
+        let rows: [&[f32]; 4] = std::array::from_fn(|c| &x[(from + j + c) * stride..][..hd]);
+        for i in (0..even).step_by(4) {
+            let block = turned([0, 1, 2, 3].map(|c: usize| rows[c][i..].first_chunk().copied().unwrap_or_default()));
+            for (r, line) in block.iter().enumerate() {
+                into[(i + r) * BLOCK + j..][..4].copy_from_slice(line);
             }
-            i += T;
         }
-        j += w;
+        for i in even..hd {
+            for (c, row) in rows.iter().enumerate() {
+                into[i * BLOCK + j + c] = row[i];
+            }
+        }
+    }
+    for j in whole..n {
+        for (i, v) in x[(from + j) * stride..][..hd].iter().enumerate() {
+            into[i * BLOCK + j] = *v;
+        }
     }
 }
 
-/// Scores to weights: `line[a..b]` becomes `exp(scale * score - max)`, the rest 0; earlier sums are scaled to the new
-/// maximum.
+/// Rows to columns.
 #[inline(always)]
-fn soften<V: Vector>(
-    line: &mut [f32],
-    a: usize,
-    b: usize,
-    scale: f32,
-    max: &mut f32,
-    sum: &mut f32,
-    o: &mut [f32],
-) {
-    line[..a].fill(0.0);
-    line[b..].fill(0.0);
+fn turned(x: [[f32; 4]; 4]) -> [[f32; 4]; 4] {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_loadu_ps, _mm_movehl_ps, _mm_movelh_ps, _mm_storeu_ps, _mm_unpackhi_ps, _mm_unpacklo_ps};
+        let mut out = [[0.0; 4]; 4];
+        // SAFETY: SSE is part of every x86-64 machine; each row is four numbers.
+        unsafe {
+            let [a, b, c, d] = x.each_ref().map(|r| _mm_loadu_ps(r.as_ptr()));
+            let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
+            let (ef, gh) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
+            _mm_storeu_ps(out[0].as_mut_ptr(), _mm_movelh_ps(ab, cd));
+            _mm_storeu_ps(out[1].as_mut_ptr(), _mm_movehl_ps(cd, ab));
+            _mm_storeu_ps(out[2].as_mut_ptr(), _mm_movelh_ps(ef, gh));
+            _mm_storeu_ps(out[3].as_mut_ptr(), _mm_movehl_ps(gh, ef));
+        }
+        out
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::array::from_fn(|r| std::array::from_fn(|c| x[c][r]))
+}
+
+/// Scores to weights: `line[a..b]` becomes `exp(scale * score - max)`, the rest 0; earlier sums are scaled to the new
+/// maximum. Vectors start at the block's first key, so that a row's sum does not depend on where its window begins;
+/// `line` is a whole row of the tile, whose numbers behind `cols` are free to use.
+#[inline(always)]
+fn soften<V: Vector>(line: &mut [f32], cols: usize, (a, b): (usize, usize), scale: f32, max: &mut f32, sum: &mut f32, o: &mut [f32]) {
     if a == b {
+        line[..cols].fill(0.0);
         return;
     }
-    let factor = V::splat(scale);
-    let p = line[a..b].as_mut_ptr();
-    let n = b - a;
+    if scale <= 0.0 {
+        line[a..b].iter_mut().for_each(|x| *x *= scale);
+    }
+    let factor = V::splat(if scale > 0.0 { scale } else { 1.0 });
+    let (start, end) = (a / V::N * V::N, b.next_multiple_of(V::N));
+    line[start..a].fill(f32::NEG_INFINITY);
+    line[b..end].fill(f32::NEG_INFINITY);
+    line[..start].fill(0.0);
+    if end < cols {
+        line[end..cols].fill(0.0);
+    }
+    let (p, vectors) = (line[start..end].as_mut_ptr(), (end - start) / V::N);
     let mut top = V::splat(f32::NEG_INFINITY);
-    let mut i = 0;
-    // SAFETY: whole vectors inside `line[a..b]`, then a masked one.
-    unsafe {
-        while i + V::N <= n {
-            let x = V::load(p.add(i)).mul(factor);
-            x.store(p.add(i));
+    for i in 0..vectors {
+        // SAFETY: whole vectors inside `line[start..end]`.
+        unsafe {
+            let x = V::load(p.add(i * V::N)).mul(factor);
+            x.store(p.add(i * V::N));
             top = top.max(x);
-            i += V::N;
         }
     }
-    let mut best = top.lanes()[..V::N].iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    for x in &mut line[a + i..b] {
-        *x *= scale;
-        best = best.max(*x);
-    }
-    let new = max.max(best);
+    let new = max.max(fold::<V>(top, f32::max));
     if new == f32::NEG_INFINITY {
         // All scores are minus infinity: no weight anywhere.
-        line[a..b].fill(0.0);
+        line[..cols].fill(0.0);
         return;
     }
-    let keep = (*max - new).exp();
-    if keep != 1.0 {
+    if *max != new && *max != f32::NEG_INFINITY {
+        let keep = (*max - new).exp();
         *sum *= keep;
         o.iter_mut().for_each(|x| *x *= keep);
     }
     *max = new;
-    // Vectors start at the block's first key, so that a row's sum does not depend on where its window begins.
     let shift = V::splat(-new);
     let mut total = V::splat(0.0);
-    let mut i = a / V::N * V::N;
-    // SAFETY: vectors lie inside `line[..b]`; the first and last are cut to `a..b`.
-    unsafe {
-        let p = line.as_mut_ptr();
-        while i < b {
-            let n = V::N.min(b - i);
-            let x = if n == V::N { V::load(p.add(i)) } else { V::load_n(p.add(i), n) };
-            let mut x = exp(x.add(shift));
-            if i < a || n < V::N {
-                let mut lanes = x.lanes();
-                lanes[n..].fill(0.0);
-                lanes[..a.saturating_sub(i)].fill(0.0);
-                x = V::load(lanes.as_ptr());
-            }
-            if n == V::N {
-                x.store(p.add(i))
-            } else {
-                x.store_n(p.add(i), n)
-            }
+    for i in 0..vectors {
+        // SAFETY: whole vectors inside `line[start..end]`.
+        unsafe {
+            let x = exp(V::load(p.add(i * V::N)).add(shift));
+            x.store(p.add(i * V::N));
             total = total.add(x);
-            i += V::N;
         }
     }
-    let lanes = total.lanes();
-    let mut parts = lanes;
+    *sum += fold::<V>(total, |x, y| x + y);
+}
+
+/// All lanes combined in a fixed order.
+#[inline(always)]
+fn fold<V: Vector>(x: V, how: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut parts = x.lanes();
     let mut width = V::N;
     while width > 1 {
         width /= 2;
         for i in 0..width {
-            parts[i] += parts[i + width];
+            parts[i] = how(parts[i], parts[i + width]);
         }
     }
-    *sum += parts[0];
+    parts[0]
+}
+
+/// `a . b` in a fixed order.
+#[inline(always)]
+fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
+    let mut sum = V::splat(0.0);
+    for (x, y) in a.chunks(V::N).zip(b.chunks(V::N)) {
+        // SAFETY: both pieces have the same length, at most a vector.
+        unsafe { sum = V::load_n(x.as_ptr(), x.len()).mul_add(V::load_n(y.as_ptr(), y.len()), sum) };
+    }
+    fold::<V>(sum, |x, y| x + y)
 }
 
 /// What the backward pass reads.
@@ -426,7 +435,7 @@ fn back_at<V: Vector>(
     refill(&mut s.dq, n * hd, 0.0);
     s.delta.clear();
     for (a, b) in s.o.chunks_exact(hd).zip(s.d_o.chunks_exact(hd)) {
-        s.delta.push(a.iter().zip(b).map(|(x, y)| x * y).sum());
+        s.delta.push(dot::<V>(a, b));
     }
     s.scores.resize(ROWS * BLOCK, 0.0);
     s.grads.resize(ROWS * BLOCK, 0.0);
