@@ -49,7 +49,8 @@ pub fn grad(graph: &Graph, loss: &str, recompute: &Recompute) -> Result<Graph, P
     let needs = needs::needs(&g);
     if !needs.contains(&loss_value) {
         let text = format!("the loss `{loss}` does not depend on any trained parameter");
-        return Err(Problem::new("nothing-to-train", text, None)
+        let made = g.body.nodes.iter().find(|n| n.outs.contains(&loss_value));
+        return Err(Problem::new("nothing-to-train", text, made.and_then(|n| n.origin))
             .help("compute it from the log-probabilities of the model that is updated"));
     }
     let mut body = std::mem::take(&mut g.body);

@@ -373,5 +373,5 @@ fn given(cot: Option<ValueId>, node: &Node) -> Result<ValueId, Problem> {
 
 fn not_differentiable(text: &str, node: &Node) -> Problem {
     Problem::new("not-differentiable", text, node.origin)
-        .help("use `stop_grad` if the loss should not learn through it")
+        .help("use `stop(..)` if the loss should not learn through it")
 }

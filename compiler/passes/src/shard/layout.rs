@@ -92,6 +92,8 @@ impl Layout {
                 if !problems.iter().any(|x| x.split == p.split) {
                     problems.push(p);
                 }
+                // Sizes that suit the one suit the other.
+                break;
             }
         }
         problems
