@@ -86,6 +86,7 @@ pages! {
     "requirement-fails",
     "reward-failed",
     "reward-not-started",
+    "rule-matches-nothing",
     "sample-over-context",
     "sequence-over-budget",
     "syntax",

@@ -78,6 +78,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("requirement-fails", "a `require` of the recipe does not hold"),
     ("reward-failed", "a reward failed for every sample of the first step"),
     ("reward-not-started", "the command of an extern reward does not run"),
+    ("rule-matches-nothing", "a rule of your own plan matches nothing"),
     ("sample-over-context", "a prompt with its answer is longer than the context"),
     ("sequence-over-budget", "a sample is longer than a micro-batch"),
     ("syntax", "the text is not what the grammar expects here"),

@@ -195,6 +195,7 @@ impl Pipeline<'_> {
             })?;
         }
         self.after(Phase::Grad, &g);
+        self.params_matched(kind)?;
         let (mesh, rules) = self.target(index, kind);
         let sharded = self.timed(Phase::Shard, |me| match shard(&g, &mesh, &rules) {
             Ok(s) => Some(s),
@@ -268,6 +269,34 @@ impl Pipeline<'_> {
                 .help_opt(help),
             );
         }
+    }
+
+    /// Rules for parameters name parameters and dims that the model has.
+    fn params_matched(&mut self, kind: GraphKind) -> Option<()> {
+        let Some(model) = model_of(kind) else { return Some(()) };
+        let mut wrong = vec![];
+        for r in &self.lowered.rules[model].paths {
+            let m = &self.lowered.program.models[model];
+            let param = m.params.iter().find(|p| p.name == r.param);
+            let (what, help) = match param {
+                None => {
+                    let help = nrl_base::did_you_mean(&r.param, m.params.iter().map(|p| &*p.name));
+                    (format!("`{}` is not a parameter of the model", r.param), help)
+                }
+                Some(p) => {
+                    let has = |d: &str| p.dims.iter().any(|x| m.dims.name(*x) == d);
+                    let Some((d, _)) = r.dims.iter().find(|(d, _)| !has(d)) else { continue };
+                    let known: Vec<&str> = p.dims.iter().map(|x| m.dims.name(*x)).collect();
+                    let help = format!("its dims are {}", known.join(", "));
+                    (format!("parameter `{}` has no dim `{d}`", r.param), Some(help))
+                }
+            };
+            let d = Diagnostic::error("rule-matches-nothing", what);
+            wrong.push(d.label(r.span, "matches nothing").help_opt(help));
+        }
+        let all_matched = wrong.is_empty();
+        self.problems.extend(wrong);
+        all_matched.then_some(())
     }
 
     /// Storage layouts of the models, from any plan that reads their weights on their own mesh.

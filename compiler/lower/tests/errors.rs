@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use nrl_base::{Diagnostic, SourceMap};
 use nrl_lower::{Options, lower};
 
-/// Codes of phases after elaboration; their examples must elaborate.
+/// Codes of phases after elaboration, which the driver's tests raise; their examples elaborate.
 const LATER: &[&str] =
-    &["dim-kept-whole", "dim-not-divisible", "heads-not-divisible", "not-differentiable"];
+    &["dim-not-divisible", "heads-not-divisible", "nothing-to-train", "rule-matches-nothing"];
 
 /// Codes of reading the file; tested where files are read.
 const READING: &[&str] = &[
@@ -91,16 +91,5 @@ fn every_page_says_what_why_and_how_to_fix() {
         for part in ["## Why it is an error", "## Example", "## Fix"] {
             assert!(page.contains(part), "{slug} has no part {part:?}");
         }
-    }
-}
-
-#[test]
-fn the_examples_of_the_language_page_elaborate() {
-    let page = std::fs::read_to_string(docs().join("language.md")).unwrap();
-    let examples = blocks(&page, "nrl");
-    assert!(examples.len() > 10, "only {} examples found", examples.len());
-    for block in examples {
-        let found = findings(&block);
-        assert!(found.is_empty(), "{block}\n{}", shown(&found));
     }
 }
