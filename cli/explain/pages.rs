@@ -70,6 +70,7 @@ pages! {
     "no-thread",
     "no-token-allowed",
     "not-callable",
+    "not-causal",
     "not-differentiable",
     "not-in-alphabet",
     "not-supported",

@@ -19,7 +19,10 @@ pub const CODES: &[(&str, &str)] = &[
     ("bad-safetensors", "a file is not a safetensors file"),
     ("bad-sampling", "sampling options that mean nothing"),
     ("bad-tokenizer", "the tokenizer of a model directory cannot be used"),
-    ("batch-not-divisible", "a batch cannot be cut into equal updates, or shared evenly by the ranks"),
+    (
+        "batch-not-divisible",
+        "a batch cannot be cut into equal updates, or shared evenly by the ranks",
+    ),
     ("broken-checkpoint", "a checkpoint is not whole"),
     ("chat-template-refuses", "the chat template refuses the messages"),
     ("checkpoint-differs", "a checkpoint does not fit the recipe"),
@@ -62,6 +65,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("no-thread", "the system gives no thread for a rank"),
     ("no-token-allowed", "every token is forbidden at some position"),
     ("not-callable", "something that is not a function is called"),
+    ("not-causal", "a model that mixes all tokens is asked to generate"),
     ("not-differentiable", "a loss depends on a weight through something without a gradient"),
     ("not-in-alphabet", "text has a character that the model's alphabet lacks"),
     ("not-supported", "something that the language has but this version cannot run"),
@@ -129,6 +133,60 @@ mod tests {
         let without_code: Vec<_> = pages.difference(&codes).collect();
         assert!(without_page.is_empty(), "codes without docs/errors page: {without_page:?}");
         assert!(without_code.is_empty(), "pages without a code in CODES: {without_code:?}");
+    }
+
+    /// The slugs that a source file gives to diagnostics: the first text behind `error(`, `new(` and
+    /// the like, and the texts of functions called `code`.
+    fn slugs(source: &str) -> Vec<String> {
+        let is_slug = |s: &str| {
+            let letters =
+                s.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+            letters && s.contains('-') && !s.starts_with('-')
+        };
+        let quoted = |s: &str| s.strip_prefix('"')?.split('"').next().map(str::to_string);
+        let source = source.split("#[cfg(test)]").next().unwrap_or("");
+        let mut out = vec![];
+        for call in ["error(", "warning(", "Diagnostic::new(", "RunError::new(", "Problem::new("] {
+            out.extend(source.split(call).skip(1).filter_map(|rest| quoted(rest.trim_start())));
+        }
+        for body in source.split("fn code(&self)").skip(1) {
+            let body = body.split("\n    }\n").next().unwrap_or("");
+            out.extend(body.split('"').skip(1).step_by(2).map(str::to_string));
+        }
+        out.retain(|s| is_slug(s));
+        out
+    }
+
+    fn sources(folder: &Path, out: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(folder).expect("a source folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.ends_with("tests") && !path.ends_with("target") {
+                sources(&path, out);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                out.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_code_that_a_source_raises_is_in_the_table() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut files = vec![];
+        for folder in ["compiler", "runtime", "cli"] {
+            sources(&root.join(folder), &mut files);
+        }
+        let (mut raised, mut unknown) = (BTreeSet::new(), vec![]);
+        for file in files {
+            let text = std::fs::read_to_string(&file).expect("a source");
+            for slug in slugs(&text) {
+                if super::summary(&slug).is_none() {
+                    unknown.push(format!("{slug} in {}", file.display()));
+                }
+                raised.insert(slug);
+            }
+        }
+        assert!(unknown.is_empty(), "codes that have no summary and page: {unknown:#?}");
+        assert!(raised.len() > 80, "only {} codes found", raised.len());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Generation from the graph of a model: attention over a cache of keys and values.
 //!
 //! Takes a forward graph, gives one whose tokens follow those in the cache: prefill and decode are
-//! this graph with other counts. Everything over a dim that attention runs over must be pointwise
-//! over it or causal; `index` may select its tokens for what follows.
+//! this graph with other counts. Everything over the dim of the input `ids`, or one that attention
+//! runs over, must be pointwise over it or causal; `index` may select its tokens for what follows.
 
 use nrl_ir::{Block, DimId, Graph, Node, Op};
 
@@ -10,7 +10,8 @@ use crate::report::Problem;
 
 /// `graph` with attention over the cache. Problems: `not-causal`.
 pub fn incremental(graph: &Graph) -> Result<Graph, Problem> {
-    let mut toks: Vec<DimId> = vec![];
+    let ids = graph.inputs.iter().filter(|i| i.name == "ids");
+    let mut toks: Vec<DimId> = ids.flat_map(|i| i.ty.dims.clone()).collect();
     graph.body.walk(&mut |n| {
         if let Op::Attention { attn } = &n.op
             && !toks.contains(&attn.tok)
