@@ -239,16 +239,12 @@ fn turn(x: &[f32], stride: usize, from: usize, to: usize, hd: usize, into: &mut 
     let n = to - from;
     let (whole, even) = (n / 4 * 4, hd / 4 * 4);
     for j in (0..whole).step_by(4) {
-        let rows: [&[f32]; 4] = std::array::from_fn(|c| &x[(from + j + c) * stride..][..hd]);
         for i in (0..even).step_by(4) {
-            let block = turned([0, 1, 2, 3].map(|c: usize| rows[c][i..].first_chunk().copied().unwrap_or_default()));
-            for (r, line) in block.iter().enumerate() {
-                into[(i + r) * BLOCK + j..][..4].copy_from_slice(line);
-            }
+            turn_block(&x[(from + j) * stride + i..], stride, &mut into[i * BLOCK + j..]);
         }
         for i in even..hd {
-            for (c, row) in rows.iter().enumerate() {
-                into[i * BLOCK + j + c] = row[i];
+            for c in 0..4 {
+                into[i * BLOCK + j + c] = x[(from + j + c) * stride + i];
             }
         }
     }
@@ -259,27 +255,32 @@ fn turn(x: &[f32], stride: usize, from: usize, to: usize, hd: usize, into: &mut 
     }
 }
 
-/// Rows to columns.
+/// Four rows of four numbers to columns.
 #[inline(always)]
-fn turned(x: [[f32; 4]; 4]) -> [[f32; 4]; 4] {
+fn turn_block(x: &[f32], stride: usize, into: &mut [f32]) {
+    let (x, into) = (&x[..3 * stride + 4], &mut into[..3 * BLOCK + 4]);
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_loadu_ps, _mm_movehl_ps, _mm_movelh_ps, _mm_storeu_ps, _mm_unpackhi_ps, _mm_unpacklo_ps};
-        let mut out = [[0.0; 4]; 4];
-        // SAFETY: SSE is part of every x86-64 machine; each row is four numbers.
+        // SAFETY: SSE is part of every x86-64 machine; four rows and columns are inside the slices.
         unsafe {
-            let [a, b, c, d] = x.each_ref().map(|r| _mm_loadu_ps(r.as_ptr()));
+            let (p, q) = (x.as_ptr(), into.as_mut_ptr());
+            let (a, b) = (_mm_loadu_ps(p), _mm_loadu_ps(p.add(stride)));
+            let (c, d) = (_mm_loadu_ps(p.add(2 * stride)), _mm_loadu_ps(p.add(3 * stride)));
             let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
             let (ef, gh) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
-            _mm_storeu_ps(out[0].as_mut_ptr(), _mm_movelh_ps(ab, cd));
-            _mm_storeu_ps(out[1].as_mut_ptr(), _mm_movehl_ps(cd, ab));
-            _mm_storeu_ps(out[2].as_mut_ptr(), _mm_movelh_ps(ef, gh));
-            _mm_storeu_ps(out[3].as_mut_ptr(), _mm_movehl_ps(gh, ef));
+            _mm_storeu_ps(q, _mm_movelh_ps(ab, cd));
+            _mm_storeu_ps(q.add(BLOCK), _mm_movehl_ps(cd, ab));
+            _mm_storeu_ps(q.add(2 * BLOCK), _mm_movelh_ps(ef, gh));
+            _mm_storeu_ps(q.add(3 * BLOCK), _mm_movehl_ps(gh, ef));
         }
-        out
     }
     #[cfg(not(target_arch = "x86_64"))]
-    std::array::from_fn(|r| std::array::from_fn(|c| x[c][r]))
+    for r in 0..4 {
+        for c in 0..4 {
+            into[r * BLOCK + c] = x[c * stride + r];
+        }
+    }
 }
 
 /// Scores to weights: `line[a..b]` becomes `exp(scale * score - max)`, the rest 0; earlier sums are scaled to the new
