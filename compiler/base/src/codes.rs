@@ -114,6 +114,7 @@ pub fn summary(code: &str) -> Option<&'static str> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests read files")]
 mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;

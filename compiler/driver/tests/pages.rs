@@ -1,6 +1,8 @@
 //! The documentation compiles: every example of `docs/language.md` through all phases, and the
 //! pages of codes that phases after elaboration raise.
 
+#![expect(clippy::disallowed_methods, reason = "tests read files")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

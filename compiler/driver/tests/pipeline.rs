@@ -1,5 +1,7 @@
 //! The examples go through the whole pipeline, on every layout they allow.
 
+#![expect(clippy::disallowed_methods, reason = "tests read files")]
+
 use nrl_base::SourceMap;
 use nrl_driver::{Files, Options, compile};
 

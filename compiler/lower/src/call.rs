@@ -402,14 +402,13 @@ impl<'a> Elab<'a, '_> {
                 };
                 if ok { Ok(v) } else { wrong(self, &v, article(&name)) }
             }
-            TypeKind::Apply { name, args } if name.text == "list" => {
-                let ok = match &v {
-                    Val::List(_) => true,
-                    Val::Const(Value::List(_), _) => true,
-                    Val::Host(_, HostType::List(_) | HostType::Any) => true,
-                    _ => false,
-                };
-                let _ = args;
+            TypeKind::Apply { name, .. } if name.text == "list" => {
+                let ok = matches!(
+                    &v,
+                    Val::List(_)
+                        | Val::Const(Value::List(_), _)
+                        | Val::Host(_, HostType::List(_) | HostType::Any)
+                );
                 if ok { Ok(v) } else { wrong(self, &v, "a list") }
             }
             TypeKind::Fn { .. } => match v {

@@ -1,6 +1,8 @@
 //! The pages of `docs/errors` tell the truth: the first `nrl` block of a page raises its code and
 //! nothing else, the blocks after it are the fix and raise nothing.
 
+#![expect(clippy::disallowed_methods, reason = "tests read files")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! The examples elaborate without a finding.
 
+#![expect(clippy::disallowed_methods, reason = "tests read files")]
+
 use nrl_base::SourceMap;
 use nrl_lower::{Files, Options, lower};
 

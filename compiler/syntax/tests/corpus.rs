@@ -3,6 +3,8 @@
 //! A file of `bad` ends with its findings, one a line: `#> line:column code: headline`.
 //! `NRL_BLESS=1` writes them anew; read the difference.
 
+#![expect(clippy::disallowed_methods, reason = "tests read files")]
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

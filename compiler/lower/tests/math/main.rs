@@ -5,6 +5,8 @@
 //! or with numbers worked out by hand. Where the reference values come from:
 //! `tests/reference/README.md`.
 
+#![expect(clippy::disallowed_methods, clippy::disallowed_macros, reason = "tests read files")]
+
 mod advantages;
 mod golden;
 mod losses;

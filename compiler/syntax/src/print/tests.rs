@@ -1,5 +1,7 @@
 //! Laws of the formatter and the parser, on the corpus and on damaged copies of it.
 
+#![expect(clippy::disallowed_methods, reason = "tests read files")]
+
 use std::path::PathBuf;
 
 use nrl_base::SourceId;
