@@ -32,11 +32,20 @@ pub fn run(args: &CheckArgs) -> ExitCode {
     for file in &args.files {
         let start = Instant::now();
         let mut sources = SourceMap::new();
-        let options = Options { sets: args.sets.clone(), ranks: args.ranks, recipe: args.recipe.clone(), ..Options::default() };
+        let options = Options {
+            sets: args.sets.clone(),
+            ranks: args.ranks,
+            recipe: args.recipe.clone(),
+            ..Options::default()
+        };
         let (compiled, found) = compile(&Disk, &mut sources, file, &options);
         report::print(&found, &sources);
         match compiled {
-            Some(c) => println!("{file}: ok in {:.0} ms: {}", start.elapsed().as_secs_f64() * 1e3, summary(&c)),
+            Some(c) => println!(
+                "{file}: ok in {:.0} ms: {}",
+                start.elapsed().as_secs_f64() * 1e3,
+                summary(&c)
+            ),
             None => failed = true,
         }
     }
@@ -47,16 +56,35 @@ pub fn run(args: &CheckArgs) -> ExitCode {
 fn summary(c: &Compiled) -> String {
     let p = &c.program;
     let steps: usize = p.phases.iter().map(|x| x.steps).sum();
-    let phases = if p.phases.len() == 1 { "1 phase".to_string() } else { format!("{} phases", p.phases.len()) };
-    let models: Vec<String> = p.models.iter().map(|m| format!("{} {} parameters", m.name, millions(parameters(m)))).collect();
+    let phases = if p.phases.len() == 1 {
+        "1 phase".to_string()
+    } else {
+        format!("{} phases", p.phases.len())
+    };
+    let models: Vec<String> = p
+        .models
+        .iter()
+        .map(|m| format!("{} {} parameters", m.name, millions(parameters(m))))
+        .collect();
     let ranks = p.models.iter().map(|m| p.meshes[m.mesh].1.ranks()).max().unwrap_or(1);
     let peak = c.plans.iter().map(|p| p.peak_bytes).fold(0.0, f64::max);
-    format!("{phases}, {steps} steps; {}; {ranks} rank{}; largest activations {:.0} MiB", models.join(", "), if ranks == 1 { "" } else { "s" }, peak / 1_048_576.0)
+    format!(
+        "{phases}, {steps} steps; {}; {ranks} rank{}; largest activations {:.0} MiB",
+        models.join(", "),
+        if ranks == 1 { "" } else { "s" },
+        peak / 1_048_576.0
+    )
 }
 
 /// Number of weights of a model.
 pub fn parameters(m: &nrl_ir::program::Model) -> usize {
-    m.params.iter().map(|p| p.repeat.as_ref().map_or(1, |(_, n)| *n) * p.dims.iter().map(|d| m.dims.bound(*d)).product::<usize>()).sum()
+    m.params
+        .iter()
+        .map(|p| {
+            p.repeat.as_ref().map_or(1, |(_, n)| *n)
+                * p.dims.iter().map(|d| m.dims.bound(*d)).product::<usize>()
+        })
+        .sum()
 }
 
 /// `0.31 M`, `134.5 M`, `8.03 G`.

@@ -40,7 +40,12 @@ fn phase(s: &str) -> Result<Phase, String> {
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> ExitCode {
     let mut sources = SourceMap::new();
-    let options = Options { sets: args.sets.clone(), ranks: args.ranks, emit: args.emit, ..Options::default() };
+    let options = Options {
+        sets: args.sets.clone(),
+        ranks: args.ranks,
+        emit: args.emit,
+        ..Options::default()
+    };
     let (compiled, found) = compile(&Disk, &mut sources, &args.file, &options);
     report::print(&found, &sources);
     let Some(c) = compiled else { return ExitCode::from(1) };
@@ -73,16 +78,38 @@ fn screen(c: &Compiled) -> String {
     let p = &c.program;
     let mut out = String::new();
     let steps: usize = p.phases.iter().map(|x| x.steps).sum();
-    let _ = writeln!(out, "plan {}   {} phases, {steps} steps, seed {}", p.name, p.phases.len(), p.seed);
+    let _ = writeln!(
+        out,
+        "plan {}   {} phases, {steps} steps, seed {}",
+        p.name,
+        p.phases.len(),
+        p.seed
+    );
     for m in &p.models {
         let (name, mesh) = &p.meshes[m.mesh];
-        let axes: Vec<String> = mesh.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-        let _ = writeln!(out, "  {:<10} {} {} parameters   on {name} ({})   context {}", m.name, m.family, millions(parameters(m)), axes.join(", "), m.context);
+        let axes: Vec<String> =
+            mesh.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
+        let _ = writeln!(
+            out,
+            "  {:<10} {} {} parameters   on {name} ({})   context {}",
+            m.name,
+            m.family,
+            millions(parameters(m)),
+            axes.join(", "),
+            m.context
+        );
     }
     let _ = writeln!(out, "\nper run of each graph, per rank, at its bounds");
     for (plan, graph) in c.plans.iter().zip(&p.graphs) {
         let bounds = bounds(graph);
-        let _ = writeln!(out, "  {:<10} {:>9} FLOP  {:>9} moved  {:>9} live   {bounds}", plan.name, si(plan.cost.flops), bytes(plan.cost.bytes), bytes(plan.peak_bytes));
+        let _ = writeln!(
+            out,
+            "  {:<10} {:>9} FLOP  {:>9} moved  {:>9} live   {bounds}",
+            plan.name,
+            si(plan.cost.flops),
+            bytes(plan.cost.bytes),
+            bytes(plan.peak_bytes)
+        );
         for x in collectives(plan) {
             let _ = writeln!(out, "      {x}");
         }
@@ -91,12 +118,29 @@ fn screen(c: &Compiled) -> String {
 }
 
 fn bounds(g: &nrl_ir::Graph) -> String {
-    let of: Vec<String> = g.dims.iter().filter(|(id, _)| g.dims.is_ragged(*id)).map(|(id, d)| format!("{} <= {}", d.name, g.dims.bound(id))).collect();
+    let of: Vec<String> = g
+        .dims
+        .iter()
+        .filter(|(id, _)| g.dims.is_ragged(*id))
+        .map(|(id, d)| format!("{} <= {}", d.name, g.dims.bound(id)))
+        .collect();
     of.join(", ")
 }
 
 fn collectives(plan: &Plan) -> Vec<String> {
-    plan.collectives.iter().map(|c| format!("{} over {} x{}  {} each  because {}", c.kind, c.axes.join(", "), c.count, bytes(c.bytes), c.reason)).collect()
+    plan.collectives
+        .iter()
+        .map(|c| {
+            format!(
+                "{} over {} x{}  {} each  because {}",
+                c.kind,
+                c.axes.join(", "),
+                c.count,
+                bytes(c.bytes),
+                c.reason
+            )
+        })
+        .collect()
 }
 
 fn si(x: f64) -> String {

@@ -26,7 +26,7 @@ pub struct Screen {
     last_line: Option<Instant>,
     rewards: Vec<f64>,
     losses: Vec<f64>,
-    /// When this phase started, and its steps done before.
+    /// When this phase started here, and its steps since.
     phase: (Instant, usize),
 }
 
@@ -95,12 +95,9 @@ impl Screen {
 
     /// Seconds that the rest of the phase will take at its mean pace so far.
     fn left(&self, report: &StepReport) -> Option<f64> {
-        let (start, done) = self.phase;
-        let steps = report.in_phase.checked_sub(done).filter(|n| *n > 1)?;
-        Some(
-            start.elapsed().as_secs_f64() / steps as f64
-                * (report.of_phase - report.in_phase) as f64,
-        )
+        let (start, seen) = self.phase;
+        let each = start.elapsed().as_secs_f64() / seen.max(1) as f64;
+        (seen > 1).then(|| each * (report.of_phase - report.in_phase) as f64)
     }
 }
 
@@ -134,10 +131,7 @@ impl Watch for Screen {
                 self.last_line = None;
             }
             Event::Step(report) => {
-                if self.phase.1 == 0 && report.in_phase > 1 && self.left(report).is_none() {
-                    // A resumed phase: what was done before took no time now.
-                    self.phase.1 = report.in_phase - 1;
-                }
+                self.phase.1 += 1;
                 self.step(report);
             }
             Event::Evaluated { name, numbers } => self.line(&evaluated(name, numbers)),

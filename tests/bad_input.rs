@@ -1,10 +1,8 @@
 //! Bad input gets one clear error that says what to type: never a panic, a hang, or silence.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::{Bench, DATA, recipe};
+use crate::support::{Bench, DATA, Ran, recipe};
 
 fn tiny(change: &[(&str, &str)]) -> Bench {
     let b = Bench::new();
@@ -14,7 +12,9 @@ fn tiny(change: &[(&str, &str)]) -> Bench {
 
 #[test]
 fn an_unknown_name_suggests_the_nearest() {
-    tiny(&[("grpo.advantages", "grpo.advantagse")]).run(&["check", "r.nrl"]).fails("unknown-name", &["`advantagse`", "did you mean `advantages`?"]);
+    tiny(&[("grpo.advantages", "grpo.advantagse")])
+        .run(&["check", "r.nrl"])
+        .fails("unknown-name", &["`advantagse`", "did you mean `advantages`?"]);
 }
 
 #[test]
@@ -37,13 +37,20 @@ fn a_mesh_must_fill_its_cluster() {
 
 #[test]
 fn a_batch_must_divide_by_its_updates_and_ranks() {
-    tiny(&[("in 1 update", "in 3 updates")]).run(&["check", "r.nrl"]).fails("batch-not-divisible", &["3 updates", "8"]);
-    tiny(&[("ranks: 1", "ranks: 3")]).run(&["check", "r.nrl"]).fails("batch-not-divisible", &["8 samples", "3 data-parallel ranks"]);
+    tiny(&[("in 1 update", "in 3 updates")])
+        .run(&["check", "r.nrl"])
+        .fails("batch-not-divisible", &["3 updates", "8"]);
+    tiny(&[("ranks: 1", "ranks: 3")])
+        .run(&["check", "r.nrl"])
+        .fails("batch-not-divisible", &["8 samples", "3 data-parallel ranks"]);
 }
 
 #[test]
 fn a_prompt_that_fills_the_context_is_an_error_before_training() {
-    let long = format!("{{\"question\": \"{}\", \"answer\": \"a\"}}\n", "the mill stood at the river ".repeat(40));
+    let long = format!(
+        "{{\"question\": \"{}\", \"answer\": \"a\"}}\n",
+        "the mill stood at the river ".repeat(40)
+    );
     let b = tiny(&[]);
     b.write("data.jsonl", format!("{DATA}{long}"));
     b.run(&["run", "r.nrl"]).fails("prompt-too-long", &["line 3", "64"]);
@@ -77,7 +84,8 @@ fn an_unsupported_architecture_lists_those_that_are() {
     let b = tiny(&[]);
     let config = std::fs::read_to_string(b.path("model/config.json")).expect("config");
     b.write("model/config.json", config.replace("LlamaForCausalLM", "GPT2LMHeadModel"));
-    b.run(&["check", "r.nrl"]).fails("unknown-architecture", &["GPT2LMHeadModel", "LlamaForCausalLM"]);
+    b.run(&["check", "r.nrl"])
+        .fails("unknown-architecture", &["GPT2LMHeadModel", "LlamaForCausalLM"]);
 }
 
 #[test]
@@ -105,19 +113,30 @@ fn a_malformed_line_is_reported_with_its_number_or_skipped_and_counted() {
     b.write("data.jsonl", &bad);
     let ran = b.run(&["run", "r.nrl"]);
     ran.succeeds();
-    assert!(ran.err.contains("1 line") || ran.out.contains("1 line"), "the skipped line is counted:\n{}{}", ran.out, ran.err);
+    assert!(
+        ran.err.contains("1 line") || ran.out.contains("1 line"),
+        "the skipped line is counted:\n{}{}",
+        ran.out,
+        ran.err
+    );
 }
 
 #[test]
 fn a_reward_that_raises_every_time_is_an_error_at_step_1() {
-    let b = tiny(&[("fn short(s: Sample) -> float = 1.0 / (1.0 + len(s.completion))", "extern fn short(s: Sample) -> float from \"sh grade.sh\" timeout 5 s")]);
+    let b = tiny(&[(
+        "fn short(s: Sample) -> float = 1.0 / (1.0 + len(s.completion))",
+        "extern fn short(s: Sample) -> float from \"sh grade.sh\" timeout 5 s",
+    )]);
     b.write("grade.sh", "while read line; do exit 3; done\n");
     b.run(&["run", "r.nrl"]).fails("reward-failed", &["short", "step 1"]);
 }
 
 #[test]
 fn a_reward_that_hangs_is_killed_at_its_deadline() {
-    let b = tiny(&[("fn short(s: Sample) -> float = 1.0 / (1.0 + len(s.completion))", "extern fn short(s: Sample) -> float from \"sh grade.sh\", 8 workers, timeout 1 s")]);
+    let b = tiny(&[(
+        "fn short(s: Sample) -> float = 1.0 / (1.0 + len(s.completion))",
+        "extern fn short(s: Sample) -> float from \"sh grade.sh\", 8 workers, timeout 1 s",
+    )]);
     b.write("grade.sh", "while read line; do sleep 1000; done\n");
     let start = Instant::now();
     b.run(&["run", "r.nrl"]).fails("reward-failed", &["short"]);
@@ -137,13 +156,22 @@ fn a_full_disk_leaves_the_previous_checkpoint() {
     b.run(&["run", "r.nrl", "--out", "out"]).succeeds();
     let before = listing(&b);
     // Files may not grow past 50 KiB from here on, as on a disk that is nearly full.
-    let line = format!("trap '' XFSZ; ulimit -f 50; exec '{}' run r.nrl --out out --resume latest --set run.steps=4", env!("CARGO_BIN_EXE_nrlc"));
-    let out = std::process::Command::new("bash").args(["-c", &line]).current_dir(b.dir.path()).env("NO_COLOR", "1").output().expect("bash runs");
-    let ran = support::Ran::of(out);
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 50; exec '{}' run r.nrl --out out --resume latest --set run.steps=4",
+        env!("CARGO_BIN_EXE_nrlc")
+    );
+    let out = std::process::Command::new("bash")
+        .args(["-c", &line])
+        .current_dir(b.dir.path())
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("bash runs");
+    let ran = Ran::of(out);
     assert_eq!(ran.code, Some(1), "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("error["), "{}", ran.err);
     assert_eq!(listing(&b), before, "the checkpoints of the first run are as they were");
-    b.run(&["run", "r.nrl", "--out", "out", "--resume", "latest", "--set", "run.steps=3"]).succeeds();
+    b.run(&["run", "r.nrl", "--out", "out", "--resume", "latest", "--set", "run.steps=3"])
+        .succeeds();
 }
 
 fn listing(b: &Bench) -> Vec<(String, u64)> {
@@ -176,8 +204,10 @@ fn an_override_keeps_its_kind() {
     let b = tiny(&[]);
     b.run(&["check", "r.nrl", "--set", "lr=\"fast\""]).fails("wrong-type", &["`lr`", "text"]);
     b.run(&["check", "r.nrl", "--set", "lr=3 tokens"]).fails("unit-mismatch", &["`lr`", "tokens"]);
-    b.run(&["check", "r.nrl", "--set", "lrr=1"]).fails("unknown-path", &["lrr", "did you mean `lr`?"]);
-    b.run(&["check", "r.nrl", "--set", "policy.pth=\"x\""]).fails("unknown-name", &["pth", "did you mean `path`?"]);
+    b.run(&["check", "r.nrl", "--set", "lrr=1"])
+        .fails("unknown-path", &["lrr", "did you mean `lr`?"]);
+    b.run(&["check", "r.nrl", "--set", "policy.pth=\"x\""])
+        .fails("unknown-name", &["pth", "did you mean `path`?"]);
     b.run(&["check", "r.nrl", "--set", "lr"]).fails("bad-override", &["--set path=value"]);
 }
 

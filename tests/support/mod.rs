@@ -1,5 +1,7 @@
 //! Running the binary in a folder of its own.
 
+pub mod model;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -1,0 +1,7 @@
+//! Integration tests, in one binary: each links the whole compiler and runtime.
+
+mod bad_input;
+mod cases;
+mod laws;
+mod reference;
+mod support;
