@@ -67,7 +67,9 @@ fn summary(c: &Compiled) -> String {
         .map(|m| format!("{} {} parameters", m.name, millions(parameters(m))))
         .collect();
     let ranks = p.models.iter().map(|m| p.meshes[m.mesh].1.ranks()).max().unwrap_or(1);
-    let peak = c.plans.iter().map(|p| p.peak_bytes).fold(0.0, f64::max);
+    // Optimizers run over flat weights, whatever their length: their bound says nothing.
+    let models_only = c.plans.iter().filter(|p| !p.params.is_empty());
+    let peak = models_only.map(|p| p.peak_bytes).fold(0.0, f64::max);
     format!(
         "{phases}, {steps} steps; {}; {ranks} rank{}; largest activations {:.0} MiB",
         models.join(", "),
