@@ -37,7 +37,8 @@ fn signature(text: &str) -> String {
             _ => {}
         }
     }
-    text[..end].split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = text[..end].split_whitespace().collect::<Vec<_>>().join(" ");
+    line.replace("( ", "(").replace(" )", ")")
 }
 
 /// One module: its header, then each item with its comment.
