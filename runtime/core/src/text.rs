@@ -135,3 +135,58 @@ fn messages(prompt: &Value, chat: &Chat) -> Outcome<Vec<serde_json::Value>> {
     }
     Ok(list)
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use nrl_ir::dim::Dims;
+    use nrl_ir::program::Weights;
+
+    use super::*;
+
+    /// Digits, `>`, the end token `$` and the padding token `_`, for a model of `rows` rows.
+    pub(crate) fn characters(rows: usize) -> Outcome<Text> {
+        Text::of(&Model {
+            name: "m".into(),
+            family: "llama".into(),
+            weights: Weights::Fresh { std: 0.02 },
+            tokens: Tokens::Characters { alphabet: "0123456789>$_".into(), eos: '$', pad: '_' },
+            config: serde_json::json!({"vocab_size": rows}),
+            context: 8,
+            dims: Dims::default(),
+            params: vec![],
+            mesh: 0,
+            layouts: vec![],
+        })
+    }
+
+    #[test]
+    fn a_model_with_fewer_rows_than_tokens_is_refused() {
+        assert_eq!(characters(16).unwrap().len(), 13);
+        let e = characters(12).unwrap_err();
+        assert_eq!(e.code, "vocabulary-mismatch");
+        assert_eq!(e.message, "the tokenizer of `m` has 13 tokens, the model only 12 rows");
+    }
+
+    #[test]
+    fn a_prompt_is_text_and_messages_need_a_template() {
+        let text = characters(13).unwrap();
+        let (shown, ids) = text.prompt(&Value::text("12>"), None).unwrap();
+        assert_eq!((shown.as_str(), ids), ("12>", vec![1, 2, 10]));
+        assert_eq!(text.prompt(&Value::text("x"), None).unwrap_err().code, "not-in-alphabet");
+        assert_eq!(text.prompt(&Value::list(vec![]), None).unwrap_err().code, "bad-prompt");
+        let chat = Chat { system: None };
+        assert_eq!(
+            text.prompt(&Value::text("1"), Some(&chat)).unwrap_err().code,
+            "no-chat-template"
+        );
+    }
+
+    #[test]
+    fn the_recipe_s_system_message_comes_first_once() {
+        let chat = Chat { system: Some("be brief".into()) };
+        let list = messages(&Value::text("hi"), &chat).unwrap();
+        assert_eq!(list, [message("system", "be brief"), message("user", "hi")]);
+        let own = Value::from_json(&serde_json::json!([{"role": "system", "content": "own"}]));
+        assert_eq!(messages(&own, &chat).unwrap(), [message("system", "own")]);
+    }
+}

@@ -57,3 +57,32 @@ impl Stop {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tests::characters;
+
+    /// Trap 6: the stop set is a union, its token is kept, and truncated samples have none.
+    #[test]
+    fn a_completion_ends_with_any_stop_token() {
+        let text = characters(13).unwrap();
+        let stop = Stop::new(&text, &[10], &[]);
+        assert!(!stop.ends(&text, &[1, 2]) && !stop.ends(&text, &[]));
+        assert!(stop.ends(&text, &[1, 11]) && stop.ends(&text, &[1, 10]));
+        assert_eq!(stop.text(&text, &[1, 2, 11]), "12");
+        assert_eq!(stop.text(&text, &[1, 2, 10]), "12");
+        assert_eq!(stop.text(&text, &[1, 2]), "12");
+        assert_eq!(stop.text(&text, &[]), "");
+    }
+
+    #[test]
+    fn a_stop_text_may_span_tokens_and_is_cut() {
+        let text = characters(13).unwrap();
+        let stop = Stop::new(&text, &[], &["45".into(), "3>".into()]);
+        assert!(!stop.ends(&text, &[3, 4]));
+        assert!(stop.ends(&text, &[3, 4, 5]));
+        assert_eq!(stop.text(&text, &[1, 3, 4, 5]), "13");
+        assert_eq!(stop.text(&text, &[1, 3, 10, 4, 5]), "1");
+    }
+}

@@ -111,6 +111,7 @@ pub fn run(
         start: Instant::now(),
         slowest: 0.0,
         noted: vec![],
+        saved: None,
     };
     let stopped = run.phases(resumed)?;
     run.finish(stopped)
@@ -249,6 +250,13 @@ fn total_steps(program: &Program) -> u64 {
     program.phases.iter().map(|p| p.steps as u64).sum()
 }
 
+/// An end before the last step.
+struct Stopped {
+    why: String,
+    /// Somebody or the clock is waiting: save, and do nothing else.
+    in_haste: bool,
+}
+
 /// A run under way.
 struct Run<'a> {
     shop: Shop,
@@ -260,11 +268,13 @@ struct Run<'a> {
     /// Seconds of the slowest step so far.
     slowest: f64,
     noted: Vec<String>,
+    /// Step of the newest checkpoint that this run has made.
+    saved: Option<u64>,
 }
 
 impl Run<'_> {
     /// Runs all phases that are left; why it stopped early, if it did.
-    fn phases(&mut self, resumed: bool) -> Outcome<Option<String>> {
+    fn phases(&mut self, resumed: bool) -> Outcome<Option<Stopped>> {
         let setup = self.shop.machine.setup.clone();
         let first = self.progress.phase;
         for (p, phase) in setup.program.phases.iter().enumerate().skip(first) {
@@ -321,7 +331,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn steps(&mut self, p: usize, phase: &Phase) -> Outcome<Option<String>> {
+    fn steps(&mut self, p: usize, phase: &Phase) -> Outcome<Option<Stopped>> {
         while self.progress.in_phase < phase.steps {
             let begin = Instant::now();
             let halted = self.step(p, phase)?;
@@ -330,25 +340,30 @@ impl Run<'_> {
             let last = p + 1 == self.shop.machine.program().phases.len()
                 && self.progress.in_phase == phase.steps;
             if let Some(halt) = halted {
-                self.checkpoint(&Keep { best: 1, metric: None, higher: true }, false)?;
-                return Ok(Some(format!("halted: {halt}")));
+                self.save_now()?;
+                return Ok(Some(Stopped { why: format!("halted: {halt}"), in_haste: false }));
             }
             if last {
                 break;
             }
-            let why = match self.shop.machine.program().wall_limit_s {
-                _ if self.options.stop.load(Ordering::SeqCst) => "interrupted".to_owned(),
+            let stopped = |why: String, in_haste| Some(Stopped { why, in_haste });
+            let stop = match self.shop.machine.program().wall_limit_s {
+                _ if self.options.stop.load(Ordering::SeqCst) => {
+                    stopped("interrupted".into(), true)
+                }
                 _ if self.options.steps.is_some_and(|n| self.progress.step >= n) => {
-                    format!("{} steps were asked for", self.progress.step)
+                    stopped(format!("{} steps were asked for", self.progress.step), false)
                 }
                 // Time for one more step and for saving must remain.
                 Some(limit) if self.start.elapsed().as_secs_f64() + 2.0 * self.slowest > limit => {
-                    format!("the limit of {limit} s is near")
+                    stopped(format!("the limit of {limit} s is near"), true)
                 }
-                _ => continue,
+                _ => None,
             };
-            self.checkpoint(&Keep { best: 1, metric: None, higher: true }, false)?;
-            return Ok(Some(why));
+            if stop.is_some() {
+                self.save_now()?;
+                return Ok(stop);
+            }
         }
         Ok(None)
     }
@@ -377,6 +392,7 @@ impl Run<'_> {
         self.progress.in_phase += 1;
         self.progress.step += 1;
         self.progress.rewards.extend(numbers.get("reward/mean"));
+        let halted = self.halted(phase, &halts);
         let due =
             |period: usize| place.in_phase % period.max(1) == 0 || place.in_phase == phase.steps;
         for every in phase.every.iter().filter(|e| due(e.period)) {
@@ -395,12 +411,12 @@ impl Run<'_> {
             numbers.extend(reported);
             for binding in &every.stages {
                 if let Stage::Checkpoint { keep, by } = &binding.stage {
-                    self.checkpoint(&Keep { best: *keep, metric: by.clone(), higher: true }, true)?;
+                    self.checkpoint(Some(&Keep { best: *keep, metric: by.clone(), higher: true }))?;
                 }
             }
         }
         self.report(phase, place, numbers, samples, notes);
-        Ok(self.halted(phase, &halts))
+        Ok(halted)
     }
 
     fn halted(&mut self, phase: &Phase, now: &[bool]) -> Option<String> {
@@ -447,16 +463,25 @@ impl Run<'_> {
         }));
     }
 
-    /// Saves; removes what `keep` does not keep if `prune`.
-    fn checkpoint(&mut self, keep: &Keep, prune: bool) -> Outcome<PathBuf> {
+    /// Saves before the run stops, unless this step has been saved.
+    fn save_now(&mut self) -> Outcome<()> {
+        match self.saved == Some(self.progress.step) {
+            true => Ok(()),
+            false => self.checkpoint(None),
+        }
+    }
+
+    /// Saves; then removes what `keep` does not keep.
+    fn checkpoint(&mut self, keep: Option<&Keep>) -> Outcome<()> {
         let dir = self.output.dir.join("checkpoints");
         let about = Context { recipe: &self.options.recipe, overrides: &self.options.overrides };
         let path = save::save(&dir, &self.shop, &self.progress, &self.progress.last_eval, &about)?;
-        if prune {
+        if let Some(keep) = keep {
             keep.prune(&dir)?;
         }
+        self.saved = Some(self.progress.step);
         self.watch.event(Event::Saved { path: &path });
-        Ok(path)
+        Ok(())
     }
 
     /// Greedy answers to a few prompts of the first generating phase from `p` on, if that is `p` itself.
@@ -490,11 +515,12 @@ impl Run<'_> {
         Ok(batch.samples.iter().enumerate().map(show).collect())
     }
 
-    fn finish(mut self, stopped: Option<String>) -> Outcome<Summary> {
+    fn finish(mut self, stopped: Option<Stopped>) -> Outcome<Summary> {
         let setup = self.shop.machine.setup.clone();
         let trained = trained_models(&setup.program);
         let mut models = vec![];
-        for m in &trained {
+        let in_haste = stopped.as_ref().is_some_and(|s| s.in_haste);
+        for m in trained.iter().filter(|_| !in_haste) {
             let name = if trained.len() == 1 {
                 "model".to_owned()
             } else {
@@ -507,14 +533,14 @@ impl Run<'_> {
         let phases = 0..setup.program.phases.len();
         let generating = phases.rev().find(|p| viewed(&setup.program.phases[*p]).is_some());
         let now = match generating {
-            Some(p) if !self.progress.before.is_empty() => self.show(p)?,
+            Some(p) if !in_haste && !self.progress.before.is_empty() => self.show(p)?,
             _ => vec![],
         };
         let checkpoint = crate::checkpoint::state::latest(&self.output.dir.join("checkpoints"))
             .ok()
             .map(|s| s.path);
         Ok(Summary {
-            stopped,
+            stopped: stopped.map(|s| s.why),
             dir: self.output.dir.clone(),
             steps: self.progress.step,
             seconds: self.start.elapsed().as_secs_f64(),

@@ -298,28 +298,12 @@ fn limit(
 
 #[cfg(test)]
 mod tests {
-    use nrl_ir::dim::Dims;
     use nrl_ir::host::{Builtin, Expr};
-    use nrl_ir::program::{Model, Tokens, Weights};
 
     use super::*;
 
     fn characters() -> Arc<Text> {
-        Arc::new(
-            Text::of(&Model {
-                name: "m".into(),
-                family: "llama".into(),
-                weights: Weights::Fresh { std: 0.02 },
-                tokens: Tokens::Characters { alphabet: "0123456789>$_".into(), eos: '$', pad: '_' },
-                config: serde_json::json!({"vocab_size": 13}),
-                context: 8,
-                dims: Dims::default(),
-                params: vec![],
-                mesh: 0,
-                layouts: vec![],
-            })
-            .unwrap(),
-        )
+        Arc::new(crate::text::tests::characters(13).unwrap())
     }
 
     /// Rows `{q: "00..", a: i}` of `i + 1` zeros.

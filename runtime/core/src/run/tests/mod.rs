@@ -120,7 +120,7 @@ fn a_run_learns_and_leaves_its_files() {
 #[test]
 fn every_layout_samples_the_same_and_learns_the_same() {
     let dir = tempfile::tempdir().unwrap();
-    let cuts = [Cut::Whole(1), Cut::Whole(2), Cut::Zero1(2), Cut::Zero3(2), Cut::Zero3(3)];
+    let cuts = [Cut::Whole(1), Cut::Whole(2), Cut::Zero1(2), Cut::Zero3(3)];
     for cut in cuts {
         go(dir.path(), cut, |o| o.steps = Some(3)).0.unwrap();
     }
@@ -175,7 +175,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() {
 fn a_run_resumes_on_another_mesh() {
     let dir = tempfile::tempdir().unwrap();
     let whole = go(dir.path(), Cut::Whole(1), |_| ()).0.unwrap();
-    for cut in [Cut::Whole(1), Cut::Whole(3), Cut::Zero1(2), Cut::Zero3(3)] {
+    for cut in [Cut::Zero1(2), Cut::Zero3(3)] {
         let out = dir.path().join(format!("{cut:?}"));
         go(dir.path(), Cut::Zero3(4), |o| (o.out, o.steps) = (Some(out.clone()), Some(5)))
             .0
@@ -205,6 +205,8 @@ fn an_interrupt_finishes_the_step_and_saves() {
     assert_eq!((summary.steps, summary.stopped.as_deref()), (1, Some("interrupted")));
     assert_eq!(seen.saved, 1);
     assert!(summary.checkpoint.unwrap().ends_with("step-000001"));
+    // Nothing but the checkpoint was waited for.
+    assert!(summary.models.is_empty());
 }
 
 /// Trap 18: a norm that is not finite skips the update on all ranks alike, and is counted.
