@@ -80,3 +80,18 @@ fn the_page_of_the_standard_library_is_up_to_date() {
     let how = "run `NRL_BLESS=1 cargo test -p nrl-lower --test library` and read the difference";
     assert!(found == page, "docs/std.md is not what stdlib/ says; {how}");
 }
+
+#[test]
+fn the_library_and_the_examples_are_in_the_standard_layout() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let examples = std::fs::read_dir(folder).unwrap().filter_map(|e| {
+        let path = e.unwrap().path();
+        let nrl = path.extension().is_some_and(|x| x == "nrl");
+        nrl.then(|| (path.display().to_string(), std::fs::read_to_string(&path).unwrap()))
+    });
+    let library = nrl_lower::STD.iter().map(|(name, text)| (name.to_string(), text.to_string()));
+    for (name, text) in library.chain(examples) {
+        let formatted = nrl_syntax::print::format(&text).unwrap();
+        assert!(formatted == text, "{name} is not in the standard layout: run `nrlc fmt`");
+    }
+}

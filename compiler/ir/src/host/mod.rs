@@ -1,6 +1,6 @@
 //! Host expressions: a small total language over numbers, text, lists and records.
 //!
-//! It runs rewards, data rows, schedules and constant folding. One evaluator ([`eval`]), used by
+//! It runs rewards, data rows, schedules and constant folding. One evaluator (`eval`), used by
 //! the compiler and by the runtime. There are no loops but `map`, `filter` and `fold` over lists,
 //! and no I/O, so every evaluation ends.
 
