@@ -88,6 +88,9 @@ pub fn render_one(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) ->
     let handler = GraphicalReportHandler::new_themed(theme)
         .with_links(false)
         .with_width(style.width)
+        // Logs and pipes keep long names whole.
+        .with_wrap_lines(style.unicode)
+        .with_break_words(false)
         .with_context_lines(1)
         .without_syntax_highlighting();
     let (shown, apart) = Shown::of(diagnostic, sources);

@@ -64,7 +64,7 @@ fn c85_long_prompts_follow_the_declared_policy() {
                 ran.err
             );
         } else {
-            ran.fails("prompt-too-long", &["line 3", "12"]);
+            ran.fails("prompt-too-long", &["the first in row 3", "12"]);
         }
     }
 }

@@ -230,17 +230,18 @@ impl Pipeline<'_> {
             GraphKind::Batch | GraphKind::Optimizer => {
                 (Mesh::new(&[("dp", 1)]), nrl_passes::Rules::default())
             }
-            GraphKind::Forward { model } | GraphKind::Update { model } => (
-                p.meshes[p.models[model].mesh].1.clone(),
-                rules::of(&self.lowered.rules[model], false),
-            ),
+            GraphKind::Forward { model } | GraphKind::Update { model } => {
+                let mesh = &p.meshes[p.models[model].mesh].1;
+                (mesh.clone(), rules::of(&self.lowered.rules[model], mesh, false))
+            }
             GraphKind::Generate { model } => {
                 let mesh = p
                     .generators
                     .iter()
                     .find(|g| g.graph == index)
                     .map_or(p.models[model].mesh, |g| g.mesh);
-                (p.meshes[mesh].1.clone(), rules::of(&self.lowered.rules[model], true))
+                let mesh = &p.meshes[mesh].1;
+                (mesh.clone(), rules::of(&self.lowered.rules[model], mesh, true))
             }
         }
     }

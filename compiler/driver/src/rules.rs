@@ -1,36 +1,39 @@
 //! Plans of the language as rules of `shard`, and problems of passes as diagnostics.
 
 use nrl_base::{Diagnostic, SourceId, Span};
+use nrl_ir::Mesh;
 use nrl_lower::{PlanRules, StateMode};
 use nrl_passes::{DimRule, PathRule, Problem, Rules, State};
 
-/// The rules of `shard` for a plan; a generator keeps whole weights, so it ignores how state is cut.
-pub fn of(plan: &PlanRules, generating: bool) -> Rules {
-    let batch = plan.dims.iter().filter(|r| r.dim == "seq").flat_map(|r| r.axes.clone()).collect();
+/// The rules of `shard` for a plan on `mesh`. Axes that the mesh lacks are inert in the library's
+/// rules. A generator keeps whole weights, so it ignores how state is cut.
+pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
+    let has = |axis: &String| mesh.axes.iter().any(|a| a.name == *axis);
+    let known = |axes: &[String]| axes.iter().filter(|a| has(a)).cloned().collect::<Vec<_>>();
+    let axes = |r: &nrl_lower::DimRule| if r.own { r.axes.clone() } else { known(&r.axes) };
+    let batch = plan.dims.iter().filter(|r| r.dim == "seq").flat_map(axes).collect();
     let dims = plan
         .dims
         .iter()
         .filter(|r| r.dim != "seq")
-        .map(|r| DimRule { dim: r.dim.clone(), axes: r.axes.clone() })
-        .collect();
-    let paths = plan
-        .paths
-        .iter()
-        .flat_map(|p| {
-            p.dims.iter().map(|(dim, axes)| PathRule {
-                path: p.param.clone(),
-                dim: dim.clone(),
-                axes: axes.clone(),
-            })
-        })
-        .collect();
-    let state = match &plan.state {
-        _ if generating => State::Whole,
-        None => State::Whole,
-        Some((StateMode::Zero1, axes, _)) => State::Zero1(axes.clone()),
-        Some((StateMode::Zero3, axes, _)) => State::Zero3(axes.clone()),
+        .map(|r| DimRule { dim: r.dim.clone(), axes: axes(r) });
+    let path = |p: &nrl_lower::PathRule| {
+        let param = p.param.clone();
+        let one = move |(dim, axes): &(String, Vec<String>)| PathRule {
+            path: param.clone(),
+            dim: dim.clone(),
+            axes: axes.clone(),
+        };
+        p.dims.iter().map(one).collect::<Vec<_>>()
     };
-    Rules { dims, paths, batch, state }
+    let state = match &plan.state {
+        Some((mode, axes, _)) if !generating && !known(axes).is_empty() => match mode {
+            StateMode::Zero1 => State::Zero1(known(axes)),
+            StateMode::Zero3 => State::Zero3(known(axes)),
+        },
+        _ => State::Whole,
+    };
+    Rules { dims: dims.collect(), paths: plan.paths.iter().flat_map(path).collect(), batch, state }
 }
 
 /// A pass's problem at its place, or where the model was placed.
