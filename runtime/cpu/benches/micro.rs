@@ -1,6 +1,6 @@
 //! Speed of the engine's parts next to what the machine can do, on one thread.
 //!
-//! `cargo bench -p nrl-cpu` prints all; words after `--` choose parts by name. Shapes are those of SmolLM2-135M and of the
+//! `cargo bench -p nrl-cpu` prints all; words after `--` choose parts (`gemm`, `attention`, `head`, `kernel`) and shapes (`smol`, `quick`). Shapes are those of SmolLM2-135M and of the
 //! quickstart. The floors are measured in the same process: multiply-adds that wait for nothing, and a long copy.
 
 use std::hint::black_box;
@@ -96,7 +96,7 @@ fn products(threads: &Threads, peak: f64) {
     }
 }
 
-fn attentions(threads: &Threads, peak: f64) {
+fn attentions(threads: &Threads, peak: f64, shape: &dyn Fn(&str) -> bool) {
     let smol = Heads { q: 9, kv: 3, hd: 64, scale: 0.125, window: None };
     let quick = Heads { q: 4, kv: 4, hd: 24, scale: 0.2, window: None };
     let grouped = Heads { q: 4, kv: 2, hd: 24, scale: 0.2, window: None };
@@ -106,6 +106,9 @@ fn attentions(threads: &Threads, peak: f64) {
         ("quick 512 x 12", quick, 12, 512),
         ("quick gqa 512 x 12", grouped, 12, 512),
     ] {
+        if !shape(name) {
+            continue;
+        }
         let n = len * count;
         let offsets: Vec<u32> = (0..=count).map(|i| (i * len) as u32).collect();
         let (q, k, v, d_o) = (
@@ -306,7 +309,12 @@ fn kernels(threads: &Threads) {
 
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
-    let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|c| name.contains(c.as_str()));
+    let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|c| name == c);
+    let models = ["smol", "quick"];
+    let named = |name: &str| {
+        models.into_iter().filter(|m| chosen.iter().any(|c| c == m)).all(|m| name.starts_with(m))
+    };
+    let shape = move |name: &str| named(name);
     let threads = Threads::new(1);
     let peak = peak();
     let (from, mut to) = (numbers(1 << 25), vec![0.0f32; 1 << 25]);
@@ -320,7 +328,7 @@ fn main() {
         products(&threads, peak);
     }
     if wanted("attention") {
-        attentions(&threads, peak);
+        attentions(&threads, peak, &shape);
     }
     if wanted("head") {
         heads(&threads, peak);

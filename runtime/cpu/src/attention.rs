@@ -12,6 +12,8 @@ use crate::threads::{Shared, Threads};
 
 /// Keys per block.
 const BLOCK: usize = 256;
+/// Numbers from row to row of a tile. Not a power of two, which would put all rows into the same few cache sets.
+const LINE: usize = BLOCK + 16;
 /// Rows per tile of scores.
 const ROWS: usize = 24;
 
@@ -186,7 +188,7 @@ fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scr
     refill(&mut s.o, n * hd, 0.0);
     refill(&mut s.max, n, f32::NEG_INFINITY);
     refill(&mut s.sum, n, 0.0);
-    s.scores.resize(ROWS * BLOCK, 0.0);
+    s.scores.resize(ROWS * LINE, 0.0);
     let end = rows.base + rows.count;
     let first = h.seen(rows.base).start / BLOCK;
     for block in first..end.div_ceil(BLOCK) {
@@ -201,8 +203,7 @@ fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scr
                 break;
             }
             let cols = (high + 1).min(to) - from;
-            let scores =
-                Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
+            let scores = Mm { m: count, n: cols, k: hd, a: (hd, 1), b: LINE, c: LINE, add: false };
             scores.run(&s.q[row * hd..], &s.turned_k, &mut s.scores);
             for r in 0..count {
                 let seen = h.seen(rows.base + (row + r) / g);
@@ -210,12 +211,20 @@ fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scr
                     seen.start.clamp(from, from + cols) - from,
                     seen.end.clamp(from, from + cols) - from,
                 );
-                let line = &mut s.scores[r * BLOCK..(r + 1) * BLOCK];
+                let line = &mut s.scores[r * LINE..(r + 1) * LINE];
                 let o = &mut s.o[(row + r) * hd..(row + r + 1) * hd];
-                soften::<V>(line, cols, (a, b), h.scale, &mut s.max[row + r], &mut s.sum[row + r], o);
+                soften::<V>(
+                    line,
+                    cols,
+                    (a, b),
+                    h.scale,
+                    &mut s.max[row + r],
+                    &mut s.sum[row + r],
+                    o,
+                );
             }
             let values =
-                Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
+                Mm { m: count, n: hd, k: cols, a: (LINE, 1), b: keys.stride, c: hd, add: true };
             values.run(&s.scores, &keys.v[from * keys.stride..], &mut s.o[row * hd..]);
         }
     }
@@ -231,26 +240,26 @@ fn refill(x: &mut Vec<f32>, n: usize, value: f32) {
     x.resize(n, value);
 }
 
-/// Copies rows `from..to` of `[position, hd]` turned into `[hd, BLOCK]`.
+/// Copies rows `from..to` of `[position, hd]` turned into `[hd, LINE]`.
 fn turn(x: &[f32], stride: usize, from: usize, to: usize, hd: usize, into: &mut Vec<f32>) {
-    if into.len() < hd * BLOCK {
-        into.resize(hd * BLOCK, 0.0);
+    if into.len() < hd * LINE {
+        into.resize(hd * LINE, 0.0);
     }
     let n = to - from;
     let (whole, even) = (n / 4 * 4, hd / 4 * 4);
     for j in (0..whole).step_by(4) {
         for i in (0..even).step_by(4) {
-            turn_block(&x[(from + j) * stride + i..], stride, &mut into[i * BLOCK + j..]);
+            turn_block(&x[(from + j) * stride + i..], stride, &mut into[i * LINE + j..]);
         }
         for i in even..hd {
             for c in 0..4 {
-                into[i * BLOCK + j + c] = x[(from + j + c) * stride + i];
+                into[i * LINE + j + c] = x[(from + j + c) * stride + i];
             }
         }
     }
     for j in whole..n {
         for (i, v) in x[(from + j) * stride..][..hd].iter().enumerate() {
-            into[i * BLOCK + j] = *v;
+            into[i * LINE + j] = *v;
         }
     }
 }
@@ -258,10 +267,13 @@ fn turn(x: &[f32], stride: usize, from: usize, to: usize, hd: usize, into: &mut 
 /// Four rows of four numbers to columns.
 #[inline(always)]
 fn turn_block(x: &[f32], stride: usize, into: &mut [f32]) {
-    let (x, into) = (&x[..3 * stride + 4], &mut into[..3 * BLOCK + 4]);
+    let (x, into) = (&x[..3 * stride + 4], &mut into[..3 * LINE + 4]);
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_mm_loadu_ps, _mm_movehl_ps, _mm_movelh_ps, _mm_storeu_ps, _mm_unpackhi_ps, _mm_unpacklo_ps};
+        use std::arch::x86_64::{
+            _mm_loadu_ps, _mm_movehl_ps, _mm_movelh_ps, _mm_storeu_ps, _mm_unpackhi_ps,
+            _mm_unpacklo_ps,
+        };
         // SAFETY: SSE is part of every x86-64 machine; four rows and columns are inside the slices.
         unsafe {
             let (p, q) = (x.as_ptr(), into.as_mut_ptr());
@@ -270,15 +282,15 @@ fn turn_block(x: &[f32], stride: usize, into: &mut [f32]) {
             let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
             let (ef, gh) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
             _mm_storeu_ps(q, _mm_movelh_ps(ab, cd));
-            _mm_storeu_ps(q.add(BLOCK), _mm_movehl_ps(cd, ab));
-            _mm_storeu_ps(q.add(2 * BLOCK), _mm_movelh_ps(ef, gh));
-            _mm_storeu_ps(q.add(3 * BLOCK), _mm_movehl_ps(gh, ef));
+            _mm_storeu_ps(q.add(LINE), _mm_movehl_ps(cd, ab));
+            _mm_storeu_ps(q.add(2 * LINE), _mm_movelh_ps(ef, gh));
+            _mm_storeu_ps(q.add(3 * LINE), _mm_movehl_ps(gh, ef));
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
     for r in 0..4 {
         for c in 0..4 {
-            into[r * BLOCK + c] = x[c * stride + r];
+            into[r * LINE + c] = x[c * stride + r];
         }
     }
 }
@@ -287,7 +299,15 @@ fn turn_block(x: &[f32], stride: usize, into: &mut [f32]) {
 /// maximum. Vectors start at the block's first key, so that a row's sum does not depend on where its window begins;
 /// `line` is a whole row of the tile, whose numbers behind `cols` are free to use.
 #[inline(always)]
-fn soften<V: Vector>(line: &mut [f32], cols: usize, (a, b): (usize, usize), scale: f32, max: &mut f32, sum: &mut f32, o: &mut [f32]) {
+fn soften<V: Vector>(
+    line: &mut [f32],
+    cols: usize,
+    (a, b): (usize, usize),
+    scale: f32,
+    max: &mut f32,
+    sum: &mut f32,
+    o: &mut [f32],
+) {
     if a == b {
         line[..cols].fill(0.0);
         return;
@@ -358,7 +378,9 @@ fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
     let mut sum = V::splat(0.0);
     for (x, y) in a.chunks(V::N).zip(b.chunks(V::N)) {
         // SAFETY: both pieces have the same length, at most a vector.
-        unsafe { sum = V::load_n(x.as_ptr(), x.len()).mul_add(V::load_n(y.as_ptr(), y.len()), sum) };
+        unsafe {
+            sum = V::load_n(x.as_ptr(), x.len()).mul_add(V::load_n(y.as_ptr(), y.len()), sum)
+        };
     }
     fold::<V>(sum, |x, y| x + y)
 }
@@ -438,8 +460,8 @@ fn back_at<V: Vector>(
     for (a, b) in s.o.chunks_exact(hd).zip(s.d_o.chunks_exact(hd)) {
         s.delta.push(dot::<V>(a, b));
     }
-    s.scores.resize(ROWS * BLOCK, 0.0);
-    s.grads.resize(ROWS * BLOCK, 0.0);
+    s.scores.resize(ROWS * LINE, 0.0);
+    s.grads.resize(ROWS * LINE, 0.0);
     for from in (0..rows.count).step_by(BLOCK) {
         let to = rows.count.min(from + BLOCK);
         turn(keys.k, keys.stride, from, to, hd, &mut s.turned_k);
@@ -451,8 +473,7 @@ fn back_at<V: Vector>(
                 break;
             }
             let cols = (high + 1).min(to) - from;
-            let scores =
-                Mm { m: count, n: cols, k: hd, a: (hd, 1), b: BLOCK, c: BLOCK, add: false };
+            let scores = Mm { m: count, n: cols, k: hd, a: (hd, 1), b: LINE, c: LINE, add: false };
             scores.run(&s.q[row * hd..], &s.turned_k, &mut s.scores);
             scores.run(&s.d_o[row * hd..], &s.turned_v, &mut s.grads);
             for r in 0..count {
@@ -463,7 +484,7 @@ fn back_at<V: Vector>(
                     seen.end.clamp(from, from + cols) - from,
                 );
                 let lse = x.lse[rows.at(h, token, 1) + (row + r) % g];
-                let line = r * BLOCK..r * BLOCK + cols;
+                let line = r * LINE..r * LINE + cols;
                 weigh::<V>(
                     &mut s.scores[line.clone()],
                     &mut s.grads[line],
@@ -474,11 +495,11 @@ fn back_at<V: Vector>(
                     s.delta[row + r],
                 );
             }
-            let keyed = Mm { m: cols, n: hd, k: count, a: (1, BLOCK), b: hd, c: hd, add: true };
+            let keyed = Mm { m: cols, n: hd, k: count, a: (1, LINE), b: hd, c: hd, add: true };
             keyed.run(&s.scores, &s.d_o[row * hd..], &mut gv[from * hd..]);
             keyed.run(&s.grads, &s.q[row * hd..], &mut gk[from * hd..]);
             let queried =
-                Mm { m: count, n: hd, k: cols, a: (BLOCK, 1), b: keys.stride, c: hd, add: true };
+                Mm { m: count, n: hd, k: cols, a: (LINE, 1), b: keys.stride, c: hd, add: true };
             queried.run(&s.grads, &keys.k[from * keys.stride..], &mut s.dq[row * hd..]);
         }
     }
