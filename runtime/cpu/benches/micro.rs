@@ -1,18 +1,27 @@
 //! Speed of the engine's parts next to what the machine can do, on one thread.
 //!
-//! `cargo bench -p nrl-cpu` prints all; words after `--` choose parts (`gemm`, `attention`, `head`, `kernel`) and shapes (`smol`, `quick`). Shapes are those of SmolLM2-135M and of the
-//! quickstart. The floors are measured in the same process: multiply-adds that wait for nothing, and a long copy.
+//! `cargo bench -p nrl-cpu` prints all; words after `--` choose parts (`gemm`, `attention`, `head`, `step`, `kernel`) and
+//! shapes (`smol`, `quick`), which are those of SmolLM2-135M and of the quickstart. The floors are measured in the same process: multiply-adds that wait for nothing, and a long copy.
 
+#[path = "../../../compiler/passes/tests/passes/llama.rs"]
+mod llama;
+
+use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
-use nrl_cpu::Threads;
+use llama::{Config, Head};
 use nrl_cpu::attention::{self, Cached, Heads, Saved};
 use nrl_cpu::gemm::{Shape, View, ViewMut, gemm};
 use nrl_cpu::jit::{Jit, Operand, Place};
 use nrl_cpu::logprob::{Grads, Labels, Results, Weights, head_backward, head_forward};
+use nrl_cpu::{CpuEngine, Threads};
 use nrl_ir::kernel::{Access, Instr, Kernel, Output, RowIndex};
-use nrl_ir::{BinaryOp, Dims, ReduceOp, UnaryOp};
+use nrl_ir::{BinaryOp, DType, Dims, Graph, Mesh, ReduceOp, UnaryOp};
+use nrl_passes::{FuseConfig, Recompute, Stage};
+use nrl_runtime::comm::World;
+use nrl_runtime::engine::{Bindings, Comm, Engine, HostTensor, ParamStore, slots_of};
 
 /// Seconds that this thread has worked, where Linux tells; else those on the clock. A busy machine then matters less.
 fn worked(start: Instant) -> f64 {
@@ -307,6 +316,103 @@ fn kernels(threads: &Threads) {
     }
 }
 
+/// Loss and gradients of a whole llama through the executor.
+fn steps(peak: f64, shape: &dyn Fn(&str) -> bool) {
+    let smol = Config {
+        vocab: 49152,
+        d: 576,
+        q: 9,
+        kv: 3,
+        hd: 64,
+        f: 1536,
+        layers: 30,
+        tied: true,
+        window: None,
+    };
+    let quick = Config {
+        vocab: 16,
+        d: 96,
+        q: 4,
+        kv: 2,
+        hd: 24,
+        f: 256,
+        layers: 3,
+        tied: true,
+        window: None,
+    };
+    for (name, c, len, count) in
+        [("smol 16 x 77", smol, 77, 16), ("quick 512 x 12", quick, 12, 512)]
+    {
+        if !shape(name) {
+            continue;
+        }
+        let (mut g, ids) = llama::build(&c, Head::Loss);
+        for d in [ids.seq, ids.tok, ids.act] {
+            g.dims.get_mut(d).extent =
+                nrl_ir::Extent::Ragged { owner: g.dims.owner(d), bound: 1 << 20 };
+        }
+        nrl_passes::simplify(&mut g, Stage::BeforeGrad).expect("simplifies");
+        let mut g = nrl_passes::grad(&g, "loss", &Recompute::None).expect("differentiable");
+        nrl_passes::simplify(&mut g, Stage::Final).expect("simplifies");
+        nrl_passes::fuse(&mut g, &FuseConfig::default()).expect("fuses");
+        let (bind, mut store) = bound(&g, &ids, len, count);
+        let weights: usize = store.weights.iter().map(Vec::len).sum();
+        let plan = Arc::new(nrl_passes::schedule(g, &Mesh::default(), vec![]));
+        let mut device = CpuEngine::new().device(0, 1, 1);
+        let start = Instant::now();
+        let ready = device.prepare(&plan).expect("compiles");
+        let compile = start.elapsed().as_secs_f64();
+        let comm =
+            Comm::new(&World::new(1, std::time::Duration::from_secs(1)).rank(0), &Mesh::default())
+                .expect("a world of one");
+        let s = best(|| {
+            device.run(ready, &mut store, None, &bind, &comm).expect("runs");
+        });
+        let rate = 6e-9 * (weights * len * count) as f64 / s;
+        println!(
+            "step {name:15} {:9.1} ms  {rate:6.1} GFLOP/s by 6 x weights x tokens ({:.0} %)   compiled in {:.0} ms",
+            s * 1e3,
+            100.0 * rate / peak,
+            compile * 1e3
+        );
+    }
+}
+
+fn bound(g: &Graph, ids: &llama::Ids, len: usize, count: usize) -> (Bindings, ParamStore) {
+    let cut = |n: usize| (0..=count).map(|i| (i * n) as u32).collect::<Vec<u32>>();
+    let offsets = BTreeMap::from([
+        (ids.seq, vec![0, count as u32]),
+        (ids.tok, cut(len)),
+        (ids.act, cut(len - 1)),
+    ]);
+    let inputs = g.inputs.iter().map(|input| {
+        let n: usize =
+            input.ty.dims.iter().map(|d| offsets[d][offsets[d].len() - 1] as usize).product();
+        let vocab = g.dims.bound(ids.vocab);
+        match input.ty.dtype {
+            DType::Id(d) if d == ids.vocab => {
+                HostTensor::Id((0..n).map(|i| (i * 37 % vocab) as u32).collect())
+            }
+            DType::Id(_) => HostTensor::Id(
+                (0..n).map(|i| (i / (len - 1) * len + i % (len - 1)) as u32).collect(),
+            ),
+            _ => HostTensor::F32(numbers(n).iter().map(|x| x + 1.0).collect()),
+        }
+    });
+    let bind =
+        Bindings { inputs: inputs.collect(), offsets: offsets.clone(), ..Bindings::default() };
+    let (first, total) = slots_of(g);
+    let mut store = ParamStore { first, weights: vec![], grads: vec![vec![]; total] };
+    for p in &g.params {
+        let n: usize = p.dims.iter().map(|d| g.dims.bound(*d)).product();
+        let scale = if p.dims.len() == 1 { 1.0 } else { 0.1 };
+        for _ in 0..p.repeat.as_ref().map_or(1, |r| r.1) {
+            store.weights.push(numbers(n).iter().map(|x| x * scale).collect());
+        }
+    }
+    (bind, store)
+}
+
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|c| name == c);
@@ -332,6 +438,9 @@ fn main() {
     }
     if wanted("head") {
         heads(&threads, peak);
+    }
+    if wanted("step") {
+        steps(peak, &shape);
     }
     if wanted("kernel") {
         kernels(&threads);

@@ -10,6 +10,7 @@ mod pool;
 mod product;
 mod ranks;
 mod run;
+mod sequence;
 mod single;
 mod value;
 mod walk;
@@ -185,6 +186,3 @@ impl Device for CpuDevice {
 fn alone() -> nrl_runtime::comm::Rank {
     nrl_runtime::comm::World::new(1, std::time::Duration::from_secs(1)).rank(0)
 }
-
-#[cfg(test)]
-mod tests;

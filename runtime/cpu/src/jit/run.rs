@@ -86,7 +86,7 @@ impl Compiled {
         }
     }
 
-    /// Runs the kernel over `rows` rows. Results may be the same memory as operands that are read along with them.
+    /// Runs the kernel over `rows` rows.
     ///
     /// # Errors
     /// If an operand or a result is too short for what the rows reach.
@@ -103,32 +103,6 @@ impl Compiled {
         self.check(rows, inputs, &raw)?;
         // SAFETY: `check` holds every operand and result to the lengths that the code reaches.
         unsafe { self.call(threads, rows, inputs, &raw, &maps) };
-        Ok(())
-    }
-
-    /// [`Compiled::run`] with results that may be operands too: `outputs` are addresses and lengths.
-    ///
-    /// # Safety
-    /// The addresses must be valid for writing during the call, and an operand that overlaps a result must be read
-    /// along with it, number by number.
-    pub unsafe fn run_in_place(
-        &self,
-        threads: &Threads,
-        rows: usize,
-        inputs: &[(*const f32, usize)],
-        outputs: &[(*mut f32, usize)],
-    ) -> Result<(), String> {
-        if !self.flat {
-            return Err("only a kernel without reductions can run in place".into());
-        }
-        // SAFETY: the caller vouches for the addresses; the slices are only measured and turned back into addresses.
-        let operands: Vec<Operand> = inputs
-            .iter()
-            .map(|(p, n)| Operand { data: unsafe { std::slice::from_raw_parts(*p, *n) }, map: &[] })
-            .collect();
-        self.check(rows, &operands, outputs)?;
-        // SAFETY: lengths are checked, overlap is the caller's promise.
-        unsafe { self.call(threads, rows, &operands, outputs, &vec![&[][..]; outputs.len()]) };
         Ok(())
     }
 

@@ -178,9 +178,9 @@ fn select_takes_one_side_and_bf16_rounds_to_even() {
         &jit,
         &k,
         &d,
-        &[&[1.00390625, 1.01171875, -1.0078125, 3.4e38, f32::INFINITY, f32::NAN, 1e-40]],
+        &[&[1.003_906_3, 1.011_718_8, -1.007_812_5, 3.4e38, f32::INFINITY, f32::NAN, 1e-40]],
     );
-    assert_eq!(got[..5], [1.0, 1.015625, -1.0078125, f32::INFINITY, f32::INFINITY]);
+    assert_eq!(got[..5], [1.0, 1.015_625, -1.007_812_5, f32::INFINITY, f32::INFINITY]);
     // The smallest bf16 is 2^-133.
     assert!(got[5].is_nan() && got[6] == 9.183_55e-41);
 }
