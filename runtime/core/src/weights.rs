@@ -228,6 +228,9 @@ pub fn tensors(params: &[ParamDecl]) -> impl Iterator<Item = (usize, usize, Stri
     })
 }
 
+/// Gives a tensor by name, in file order.
+pub type Reader = Box<dyn Fn(&str) -> Outcome<Vec<f32>> + Send + Sync>;
+
 /// Where initial weights come from.
 pub enum Source {
     Files(Checkpoint),
@@ -238,7 +241,7 @@ pub enum Source {
         std: f64,
     },
     /// Tensors in file order by name, as a checkpoint of a run holds them.
-    Read(Box<dyn Fn(&str) -> Outcome<Vec<f32>> + Send + Sync>),
+    Read(Reader),
 }
 
 impl Source {

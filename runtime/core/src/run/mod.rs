@@ -393,8 +393,9 @@ impl Run<'_> {
         self.progress.step += 1;
         self.progress.rewards.extend(numbers.get("reward/mean"));
         let halted = self.halted(phase, &halts);
-        let due =
-            |period: usize| place.in_phase % period.max(1) == 0 || place.in_phase == phase.steps;
+        let due = |period: usize| {
+            place.in_phase.is_multiple_of(period.max(1)) || place.in_phase == phase.steps
+        };
         for every in phase.every.iter().filter(|e| due(e.period)) {
             let mut pass = Pass::new(&mut self.shop, &every.stages, place);
             pass.run()?;
