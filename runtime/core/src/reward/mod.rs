@@ -67,8 +67,12 @@ impl Scorer {
                 let json: Vec<_> = records.map(|r| r.to_json()).collect();
                 pool.score(&json).into_iter().map(|o| timeout(o, *on_timeout)).collect()
             }
-            (RewardKind::Host(f), _) => host::score(f, self.reward.range, &records.collect::<Vec<Value>>()),
-            (RewardKind::Extern { .. }, None) => vec![One::Failed("the command is not running".into()); batch.samples.len()],
+            (RewardKind::Host(f), _) => {
+                host::score(f, self.reward.range, &records.collect::<Vec<Value>>())
+            }
+            (RewardKind::Extern { .. }, None) => {
+                vec![One::Failed("the command is not running".into()); batch.samples.len()]
+            }
         };
         collect(outcomes)
     }
@@ -84,7 +88,9 @@ fn timeout(outcome: One, instead: Option<f64>) -> One {
 fn collect(outcomes: Vec<One>) -> Scored {
     let number = |o: &One| if let One::Value(x) = o { *x as f32 } else { 0.0 };
     let valid = |o: &One| if let One::Value(_) = o { 1.0 } else { 0.0 };
-    let reason = outcomes.iter().find_map(|o| if let One::Failed(why) = o { Some(why.clone()) } else { None });
+    let reason = outcomes
+        .iter()
+        .find_map(|o| if let One::Failed(why) = o { Some(why.clone()) } else { None });
     Scored {
         values: Tensor::new(Level::Sample, outcomes.iter().map(number).collect()),
         valid: Tensor::new(Level::Sample, outcomes.iter().map(valid).collect()),
@@ -102,7 +108,13 @@ mod tests {
     #[test]
     fn failures_and_abstentions_are_counted_and_left_out() {
         let failed = |why: &str| One::Failed(why.into());
-        let scored = collect(vec![failed("boom"), failed("bang"), One::Value(1.0), One::Value(0.0), One::Abstained]);
+        let scored = collect(vec![
+            failed("boom"),
+            failed("bang"),
+            One::Value(1.0),
+            One::Value(0.0),
+            One::Abstained,
+        ]);
         assert_eq!(*scored.values.data, [0., 0., 1., 0., 0.]);
         assert_eq!(*scored.valid.data, [0., 0., 1., 1., 0.]);
         assert_eq!((scored.failed, scored.abstained), (2, 1));
@@ -114,6 +126,9 @@ mod tests {
         let late = || One::Failed("no answer within 2 s; the process was killed".into());
         assert_eq!(timeout(late(), Some(0.0)), One::Value(0.0));
         assert_eq!(timeout(late(), None), late());
-        assert_eq!(timeout(One::Failed("crashed".into()), Some(0.0)), One::Failed("crashed".into()));
+        assert_eq!(
+            timeout(One::Failed("crashed".into()), Some(0.0)),
+            One::Failed("crashed".into())
+        );
     }
 }
