@@ -25,6 +25,7 @@ pub fn run(args: &GenerateArgs) -> ExitCode {
         top_p: args.top_p,
         stop: vec![],
         stop_ids: vec![],
+        min_new: 0,
     };
     let compiled = match load::model(&args.model, args.context, sampling.clone()) {
         Ok(compiled) => compiled,

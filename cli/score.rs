@@ -28,8 +28,14 @@ const TOKENS: usize = 8192;
 
 /// Runs the command.
 pub fn run(args: &ScoreArgs) -> ExitCode {
-    let sampling =
-        Sampling { temperature: 1.0, top_k: None, top_p: None, stop: vec![], stop_ids: vec![] };
+    let sampling = Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: None,
+        stop: vec![],
+        stop_ids: vec![],
+        min_new: 0,
+    };
     let compiled = match load::model(&args.model, args.context, sampling) {
         Ok(compiled) => compiled,
         Err(code) => return code,

@@ -1,5 +1,7 @@
 //! Logits, log-probabilities and gradients against transformers (`tests/reference`).
 
+use std::path::PathBuf;
+
 use nrl_driver::Options;
 use serde_json::Value;
 
@@ -8,10 +10,35 @@ use crate::support::model::{Batch, Judge, compile_text, nll_recipe, run};
 
 const MODELS: [&str; 6] = ["llama", "llama3-tied", "mistral", "qwen2", "qwen3", "llama-9-heads"];
 
-fn reference(name: &str) -> Value {
-    let text =
-        std::fs::read_to_string(fixture(name).join("reference.json")).expect("reference values");
-    serde_json::from_str(&text).expect("JSON")
+/// A checkpoint and its reference values.
+struct Case {
+    name: String,
+    dir: PathBuf,
+    values: Value,
+}
+
+/// The checked-in checkpoints, and those that `NRL_CHECKPOINTS=DIR=VALUES.json,..` names (values
+/// by `tests/reference/check_directory.py`).
+fn cases(judge: Judge) -> Vec<Case> {
+    let read = |p: PathBuf| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(p).expect("reference values")).expect("JSON")
+    };
+    let own = MODELS.iter().map(|name| Case {
+        name: (*name).into(),
+        dir: fixture(name),
+        values: read(fixture(name).join("reference.json")),
+    });
+    let more = std::env::var("NRL_CHECKPOINTS").unwrap_or_default();
+    let given = more.split(',').filter_map(|x| x.split_once('=')).map(|(dir, values)| Case {
+        name: dir.into(),
+        dir: dir.into(),
+        values: read(values.into()),
+    });
+    match judge {
+        // The reference engine is for small models.
+        Judge::Interp => own.collect(),
+        Judge::Cpu => own.chain(given).collect(),
+    }
 }
 
 fn numbers(v: &Value) -> Vec<f64> {
@@ -34,8 +61,7 @@ fn gap(a: &[f64], b: &[f64]) -> f64 {
 }
 
 fn logits_match(judge: Judge, bound: f64) {
-    for name in MODELS {
-        let (dir, r) = (fixture(name), reference(name));
+    for Case { name, dir, values: r } in cases(judge) {
         let c = compile_text(&nll_recipe(&dir, ""), &Options::default())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let sequences = sequences(&r);
@@ -62,8 +88,7 @@ fn logits_match(judge: Judge, bound: f64) {
 }
 
 fn gradients_match(judge: Judge, bound: f64) {
-    for name in MODELS {
-        let (dir, r) = (fixture(name), reference(name));
+    for Case { name, dir, values: r } in cases(judge) {
         let c = compile_text(&nll_recipe(&dir, ""), &Options::default())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let got = run(&c, &dir, "update", &Batch { sequences: sequences(&r), rows: vec![] }, judge);
@@ -94,7 +119,7 @@ fn gradients_match(judge: Judge, bound: f64) {
                 (ours - norm).abs() <= bound * norm.max(1e-3),
                 "{name} on {judge:?}: gradient of {tensor} has norm {ours}, not {norm}"
             );
-            let head = numbers(&r["gradient_heads"][tensor]);
+            let Some(head) = r.get("gradient_heads").map(|h| numbers(&h[tensor])) else { continue };
             let worst = gap(&g[..head.len()], &head);
             assert!(
                 worst <= bound * norm.max(1e-3),
@@ -122,4 +147,27 @@ fn logits_equal_transformers_on_the_cpu_engine() {
 #[test]
 fn gradients_equal_transformers_on_the_cpu_engine() {
     gradients_match(Judge::Cpu, 1e-4);
+}
+
+#[test]
+fn greedy_continuations_equal_transformers_on_the_cpu_engine() {
+    for Case { name, dir, values: r } in cases(Judge::Cpu) {
+        let c = compile_text(&nll_recipe(&dir, ""), &Options::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        for g in r["greedy"].as_array().expect("continuations") {
+            let ids = |k: &str| numbers(&g[k]).into_iter().map(|x| x as u32).collect::<Vec<u32>>();
+            let (mut row, want) = (ids("prompt"), ids("ids"));
+            let start = row.len();
+            while row.len() < start + want.len() {
+                let batch = Batch { sequences: vec![row.clone()], rows: vec![vec![row.len() - 1]] };
+                let logits = &run(&c, &dir, "generate", &batch, Judge::Cpu).outputs["logits"];
+                let best = logits
+                    .iter()
+                    .enumerate()
+                    .fold(0, |b, (i, x)| if *x > logits[b] { i } else { b });
+                row.push(best as u32);
+            }
+            assert_eq!(row[start..], want[..], "{name}");
+        }
+    }
 }

@@ -169,6 +169,8 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     pub stop: Vec<String>,
     pub stop_ids: Vec<u32>,
+    /// Stop ids are not drawn before this many tokens.
+    pub min_new: usize,
 }
 
 /// A generator follows its model.

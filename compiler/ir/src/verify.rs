@@ -80,7 +80,9 @@ impl Checker<'_> {
             self.distinct(&p.dims).map_err(|e| format!("parameter `{}`: {e}", p.name))?;
             for d in p.checkpoint_dims.iter().flatten() {
                 self.dim(*d)?;
-                ensure(p.dims.contains(d), || format!("parameter `{}` has another shape in its checkpoint", p.name))?;
+                ensure(p.dims.contains(d), || {
+                    format!("parameter `{}` has another shape in its checkpoint", p.name)
+                })?;
             }
         }
         self.g.inputs.iter().try_for_each(|i| self.ty(&i.ty))?;
@@ -106,7 +108,9 @@ impl Checker<'_> {
 
     fn outputs(&self) -> Check {
         let names = &self.g.outputs;
-        ensure(names.len() == self.g.body.results.len(), || "results and output names differ in number".into())?;
+        ensure(names.len() == self.g.body.results.len(), || {
+            "results and output names differ in number".into()
+        })?;
         let twice = names.iter().enumerate().find(|(i, n)| names[..*i].contains(n));
         ensure(twice.is_none(), || "two outputs have one name".into())?;
         ensure(self.g.body.params.is_empty(), || "the body of a graph has no parameters".into())
@@ -137,11 +141,17 @@ impl Checker<'_> {
         }
         self.attributes(node).map_err(at)?;
         let types = infer::infer(self.g, &node.op, &node.args).map_err(|e| at(e.text))?;
-        let differ = types.len() != node.outs.len() || types.iter().zip(&node.outs).any(|(t, v)| t != self.g.ty(*v));
+        let differ = types.len() != node.outs.len()
+            || types.iter().zip(&node.outs).any(|(t, v)| t != self.g.ty(*v));
         if differ {
-            let show = |ts: Vec<&Type>| ts.into_iter().map(|t| infer::show_type(self.g, t)).collect::<Vec<_>>().join(", ");
+            let show = |ts: Vec<&Type>| {
+                ts.into_iter().map(|t| infer::show_type(self.g, t)).collect::<Vec<_>>().join(", ")
+            };
             let have = show(node.outs.iter().map(|v| self.g.ty(*v)).collect());
-            return Err(at(format!("results are {have}, the shape rule gives {}", show(types.iter().collect()))));
+            return Err(at(format!(
+                "results are {have}, the shape rule gives {}",
+                show(types.iter().collect())
+            )));
         }
         node.outs.iter().try_for_each(|v| self.define(*v, scope)).map_err(at)
     }
@@ -160,7 +170,9 @@ impl Checker<'_> {
     /// Number and kind of operands.
     fn operands(&self, node: &Node) -> Check {
         if let Some(want) = arity(&node.op) {
-            ensure(node.args.len() == want, || format!("{} operands instead of {want}", node.args.len()))?;
+            ensure(node.args.len() == want, || {
+                format!("{} operands instead of {want}", node.args.len())
+            })?;
         }
         let scan = matches!(node.op, Op::Scan { .. });
         let stack = node.args.iter().find(|v| self.g.ty(**v).stack.is_some());
@@ -183,14 +195,19 @@ impl Checker<'_> {
     }
 
     fn scan_types(&self, scan: &Scan, node: &Node) -> Check {
-        let (args, params, results, outs) = (&node.args, &scan.body.params, &scan.body.results, &node.outs);
-        ensure(args.len() == params.len() && results.len() == outs.len(), || "a scan passes another number of values".into())?;
+        let (args, params, results, outs) =
+            (&node.args, &scan.body.params, &scan.body.results, &node.outs);
+        ensure(args.len() == params.len() && results.len() == outs.len(), || {
+            "a scan passes another number of values".into()
+        })?;
         ensure(scan.carries <= params.len().min(results.len()), || "a scan lacks carries".into())?;
         let slice = |v: ValueId| Type { stack: None, ..self.g.ty(v).clone() };
         for i in 0..args.len().max(outs.len()) {
             if i < scan.carries {
                 let types = [args[i], params[i], results[i], outs[i]].map(|v| self.g.ty(v));
-                ensure(types.iter().all(|t| *t == types[0]), || format!("carry {i} changes its type"))?;
+                ensure(types.iter().all(|t| *t == types[0]), || {
+                    format!("carry {i} changes its type")
+                })?;
                 continue;
             }
             if let (Some(a), Some(p)) = (args.get(i), params.get(i)) {
@@ -206,15 +223,25 @@ impl Checker<'_> {
 
     fn attributes(&self, node: &Node) -> Check {
         match &node.op {
-            Op::Input { index } => ensure(*index < self.g.inputs.len(), || format!("no input {index}")),
+            Op::Input { index } => {
+                ensure(*index < self.g.inputs.len(), || format!("no input {index}"))
+            }
             Op::Use { param } => self.param(*param, false),
-            Op::GatherParam { param, axes, .. } => self.param(*param, false).and_then(|()| some_axes(axes)),
+            Op::GatherParam { param, axes, .. } => {
+                self.param(*param, false).and_then(|()| some_axes(axes))
+            }
             Op::Accumulate { param } => self.param(*param, true),
-            Op::ScatterGrad { param, axes, .. } => self.param(*param, true).and_then(|()| some_axes(axes)),
+            Op::ScatterGrad { param, axes, .. } => {
+                self.param(*param, true).and_then(|()| some_axes(axes))
+            }
             Op::Broadcast { dims } | Op::ScatterAdd { dims, .. } => self.distinct(dims),
             Op::AllReduce { axes, .. } => some_axes(axes),
-            Op::AllGather { dim, full, axes, .. } => some_axes(axes).and_then(|()| self.part(*dim, *full, axes)),
-            Op::ReduceScatter { dim, part, axes, .. } => some_axes(axes).and_then(|()| self.part(*part, *dim, axes)),
+            Op::AllGather { dim, full, axes, .. } => {
+                some_axes(axes).and_then(|()| self.part(*dim, *full, axes))
+            }
+            Op::ReduceScatter { dim, part, axes, .. } => {
+                some_axes(axes).and_then(|()| self.part(*part, *dim, axes))
+            }
             Op::LogProb { vocab, axes, .. }
             | Op::LogProbGrad { vocab, axes, .. }
             | Op::LogProbHead { vocab, axes, .. }
@@ -229,7 +256,9 @@ impl Checker<'_> {
             }
             Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } => {
                 let (q, kv) = (self.g.dims.bound(attn.q), self.g.dims.bound(attn.kv));
-                ensure(kv > 0 && q % kv == 0, || format!("{q} query heads over {kv} key/value heads"))
+                ensure(kv > 0 && q % kv == 0, || {
+                    format!("{q} query heads over {kv} key/value heads")
+                })
             }
             Op::Const { .. }
             | Op::Unary { .. }
@@ -245,11 +274,17 @@ impl Checker<'_> {
     }
 
     fn param(&self, param: ParamId, sink: bool) -> Check {
-        let Some(p) = self.g.params.get(param.0 as usize) else { return Err(format!("no parameter {}", param.0)) };
-        ensure(!sink || p.trained, || format!("a gradient for `{}`, which is not trained", p.name))?;
+        let Some(p) = self.g.params.get(param.0 as usize) else {
+            return Err(format!("no parameter {}", param.0));
+        };
+        ensure(!sink || p.trained, || {
+            format!("a gradient for `{}`, which is not trained", p.name)
+        })?;
         let Some((group, layers)) = &p.repeat else { return Ok(()) };
         match self.scans.iter().rev().find(|(g, _, _)| g == group) {
-            Some((_, first, count)) => ensure(first + count <= *layers, || format!("`{}` has only {layers} layers", p.name)),
+            Some((_, first, count)) => ensure(first + count <= *layers, || {
+                format!("`{}` has only {layers} layers", p.name)
+            }),
             None => Err(format!("`{}` outside a scan over `{group}`", p.name)),
         }
     }
@@ -257,13 +292,29 @@ impl Checker<'_> {
     /// `part` is `full` split over `axes`.
     fn part(&self, part: DimId, full: DimId, axes: &[String]) -> Check {
         let whole = self.g.dims.size(full);
-        let fits = self.g.dims.get(part).shard.as_ref().is_some_and(|s| s.axes == axes && Some(s.global) == whole);
-        ensure(fits, || format!("`{}` is no part of `{}` over these axes", self.g.dims.name(part), self.g.dims.name(full)))
+        let fits = self
+            .g
+            .dims
+            .get(part)
+            .shard
+            .as_ref()
+            .is_some_and(|s| s.axes == axes && Some(s.global) == whole);
+        ensure(fits, || {
+            format!(
+                "`{}` is no part of `{}` over these axes",
+                self.g.dims.name(part),
+                self.g.dims.name(full)
+            )
+        })
     }
 
     fn kernel(&self, k: &Kernel, node: &Node) -> Check {
-        ensure(node.args.len() == k.inputs.len(), || "operands and kernel inputs differ in number".into())?;
-        ensure(k.lanes.iter().all(|d| !self.g.dims.is_ragged(*d)), || "a ragged dim as lanes".into())?;
+        ensure(node.args.len() == k.inputs.len(), || {
+            "operands and kernel inputs differ in number".into()
+        })?;
+        ensure(k.lanes.iter().all(|d| !self.g.dims.is_ragged(*d)), || {
+            "a ragged dim as lanes".into()
+        })?;
         let dims: Vec<DimId> = k.rows.iter().chain(&k.lanes).copied().collect();
         self.distinct(&dims)?;
         for (i, instr) in k.code.iter().enumerate() {
@@ -273,7 +324,9 @@ impl Checker<'_> {
                     vec![]
                 }
                 Instr::Const { .. } => vec![],
-                Instr::Unary { x, .. } | Instr::RoundBf16 { x } | Instr::Lanes { x, .. } => vec![*x],
+                Instr::Unary { x, .. } | Instr::RoundBf16 { x } | Instr::Lanes { x, .. } => {
+                    vec![*x]
+                }
                 Instr::Binary { a, b, .. } => vec![*a, *b],
                 Instr::Select { cond, a, b } => vec![*cond, *a, *b],
             };
@@ -295,14 +348,18 @@ impl Checker<'_> {
     }
 
     fn segments(&self, k: &Kernel, of: DimId, owner: DimId) -> Check {
-        let fits = k.rows.first() == Some(&of) && of != owner && self.g.dims.owners(of).any(|o| o == owner);
+        let fits = k.rows.first() == Some(&of)
+            && of != owner
+            && self.g.dims.owners(of).any(|o| o == owner);
         ensure(fits, || "segments of a dim that is not the first row dim".into())
     }
 }
 
 fn some_axes(axes: &[String]) -> Check {
     let distinct: BTreeMap<&String, ()> = axes.iter().map(|a| (a, ())).collect();
-    ensure(!axes.is_empty() && distinct.len() == axes.len(), || "a collective needs distinct axes".into())
+    ensure(!axes.is_empty() && distinct.len() == axes.len(), || {
+        "a collective needs distinct axes".into()
+    })
 }
 
 /// Number of operands; `None` if it varies.

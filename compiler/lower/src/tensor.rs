@@ -364,12 +364,14 @@ impl<'a> Elab<'a, '_> {
             );
         }
         if let (StepShape::Act, Some(sampling)) = (shape, &s.sampling)
-            && (sampling.top_p.is_some_and(|p| p < 1.0) || sampling.top_k.is_some())
+            && (sampling.top_p.is_some_and(|p| p < 1.0)
+                || sampling.top_k.is_some()
+                || sampling.min_new > 0)
         {
             return self.fail(
                 Diagnostic::error("different-distributions", "`logprob` of these samples is over the kept tokens only, that of the policy over all")
-                    .label(name.span, "renormalised over top-k/top-p")
-                    .help("sample with the full distribution: `top_p: 1.0` and no `top_k`; or compare with `logprob(policy, s)` taken before the update"),
+                    .label(name.span, "renormalised over the tokens that top-k, top-p or min_new keep")
+                    .help("sample with the full distribution: `top_p: 1.0`, no `top_k` and no `min_new`; or compare with `logprob(policy, s)` taken before the update"),
             );
         }
         Ok(Val::Step(StepTensor {

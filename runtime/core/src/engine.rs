@@ -173,8 +173,13 @@ impl Comm {
     pub fn new(rank: &Rank, mesh: &Mesh) -> Result<Comm, CommError> {
         let mut groups = BTreeMap::new();
         for mask in 1..1_usize << mesh.axes.len() {
-            let axes: Vec<String> =
-                mesh.axes.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1).map(|(_, a)| a.name.clone()).collect();
+            let axes: Vec<String> = mesh
+                .axes
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| mask >> i & 1 == 1)
+                .map(|(_, a)| a.name.clone())
+                .collect();
             groups.insert(axes.clone(), rank.group(&mesh.group(rank.rank(), &axes))?);
         }
         Ok(Comm { mesh: mesh.clone(), rank: rank.rank(), groups })
@@ -195,7 +200,13 @@ impl Comm {
 
     /// The group along `axes`; `None` if it has one member.
     pub fn along(&self, axes: &[String]) -> Option<&Group> {
-        let known: Vec<String> = self.mesh.axes.iter().filter(|a| axes.contains(&a.name)).map(|a| a.name.clone()).collect();
+        let known: Vec<String> = self
+            .mesh
+            .axes
+            .iter()
+            .filter(|a| axes.contains(&a.name))
+            .map(|a| a.name.clone())
+            .collect();
         self.groups.get(&known).filter(|g| g.size() > 1)
     }
 }

@@ -33,15 +33,21 @@ fn line_tokens(text: &str, line: usize, out: &mut Vec<(Tok, usize)>) -> Result<(
         } else if c == '"' {
             text_token(rest, line)?
         } else if let Some(digits) = rest.strip_prefix('%').map(digits).filter(|d| !d.is_empty()) {
-            let n = digits.parse().map_err(|_| ParseError { line, text: format!("%{digits} is too large") })?;
+            let n = digits
+                .parse()
+                .map_err(|_| ParseError { line, text: format!("%{digits} is too large") })?;
             (Tok::Value(n), digits.len() + 1)
-        } else if c.is_ascii_digit() || c == '-' && rest[1..].starts_with(|c: char| c.is_ascii_digit()) {
+        } else if c.is_ascii_digit()
+            || c == '-' && rest[1..].starts_with(|c: char| c.is_ascii_digit())
+        {
             let n = number(rest);
             (Tok::Number(n.into()), n.len())
         } else if rest.starts_with("-inf") {
             (Tok::Number("-inf".into()), 4)
         } else if c.is_alphabetic() || c == '_' {
-            let len = rest.find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '.'))).unwrap_or(rest.len());
+            let len = rest
+                .find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '.')))
+                .unwrap_or(rest.len());
             (Tok::Word(rest[..len].into()), len)
         } else {
             (Tok::Mark(c), c.len_utf8())

@@ -153,7 +153,9 @@ impl Parser {
     }
 
     pub fn float(&mut self) -> Parsed<f64> {
-        let (Tok::Number(n) | Tok::Word(n)) = self.peek().clone() else { return Err(self.error("a number")) };
+        let (Tok::Number(n) | Tok::Word(n)) = self.peek().clone() else {
+            return Err(self.error("a number"));
+        };
         let x = n.parse().map_err(|_| self.error("a number"))?;
         self.next();
         Ok(x)
@@ -187,7 +189,12 @@ impl Parser {
     }
 
     /// `open a, b, c close`.
-    pub fn list<T>(&mut self, open: char, close: char, item: impl Fn(&mut Parser) -> Parsed<T>) -> Parsed<Vec<T>> {
+    pub fn list<T>(
+        &mut self,
+        open: char,
+        close: char,
+        item: impl Fn(&mut Parser) -> Parsed<T>,
+    ) -> Parsed<Vec<T>> {
         self.mark(open)?;
         let mut out = vec![];
         while !self.is_mark(close) {
@@ -220,7 +227,8 @@ impl Parser {
         let line = self.toks[self.at].1;
         let name = self.name()?;
         let at = self.g.params.iter().position(|p| p.name == name);
-        at.map(|i| ParamId(i as u32)).ok_or_else(|| ParseError { line, text: format!("no parameter `{name}`") })
+        at.map(|i| ParamId(i as u32))
+            .ok_or_else(|| ParseError { line, text: format!("no parameter `{name}`") })
     }
 
     /// Owners and factors may come later than the dims that name them, so they are read as ids of
@@ -265,7 +273,8 @@ impl Parser {
         let name = self.name()?;
         self.mark(':')?;
         let dims = self.dims()?;
-        let repeat = if self.take_word("repeat") { Some((self.name()?, self.size()?)) } else { None };
+        let repeat =
+            if self.take_word("repeat") { Some((self.name()?, self.size()?)) } else { None };
         let trained = self.take_word("trained");
         self.word("from")?;
         let checkpoint = self.name()?;
@@ -384,7 +393,8 @@ impl Parser {
         self.word("yield")?;
         body.results = self.values()?;
         self.mark('}')?;
-        let count = last.checked_sub(first).ok_or_else(|| self.error("layers in ascending order"))?;
+        let count =
+            last.checked_sub(first).ok_or_else(|| self.error("layers in ascending order"))?;
         let scan = Scan { group, first, count, reverse, carries, body };
         Ok((Op::Scan { scan: Box::new(scan) }, pairs.iter().map(|p| p.1).collect()))
     }

@@ -73,7 +73,9 @@ impl Parser {
             "attention" => Op::Attention { attn: self.attention()? },
             "attention_grad" => Op::AttentionGrad { attn: self.attention()? },
             "attention_cached" => Op::AttentionCached { attn: self.attention()? },
-            "log_prob" | "log_prob_grad" | "log_prob_head" | "log_prob_head_grad" => self.log_prob(name)?,
+            "log_prob" | "log_prob_grad" | "log_prob_head" | "log_prob_head_grad" => {
+                self.log_prob(name)?
+            }
             "all_reduce" => {
                 let op = self.reduce()?;
                 self.word("over")?;
@@ -166,7 +168,14 @@ impl Parser {
         self.mark('{')?;
         let reason = self.note();
         let none = Access { row: RowIndex::None, lanes: false };
-        let mut k = Kernel { rows, lanes, inputs: vec![none; operands], code: vec![], outputs: vec![], reason };
+        let mut k = Kernel {
+            rows,
+            lanes,
+            inputs: vec![none; operands],
+            code: vec![],
+            outputs: vec![],
+            reason,
+        };
         while let Tok::Number(_) = self.peek() {
             self.size()?;
             self.mark('=')?;

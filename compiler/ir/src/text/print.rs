@@ -22,7 +22,12 @@ pub fn print(g: &Graph) -> String {
         p.line(&line);
     }
     p.nodes(&g.body);
-    let outs: Vec<String> = g.outputs.iter().zip(&g.body.results).map(|(n, v)| format!("{} = {}", name(n), value(v))).collect();
+    let outs: Vec<String> = g
+        .outputs
+        .iter()
+        .zip(&g.body.results)
+        .map(|(n, v)| format!("{} = {}", name(n), value(v)))
+        .collect();
     let line = format!("return {}", outs.join(", "));
     p.line(&line);
     p.out.push_str("}\n");
@@ -69,11 +74,20 @@ impl Printer<'_> {
             let extent = match &dim.extent {
                 Extent::Static(n) => n.to_string(),
                 Extent::Ragged { owner: None, bound } => format!("ragged <= {bound}"),
-                Extent::Ragged { owner: Some(o), bound } => format!("ragged({}) <= {bound}", self.dim(*o)),
+                Extent::Ragged { owner: Some(o), bound } => {
+                    format!("ragged({}) <= {bound}", self.dim(*o))
+                }
             };
             let factors: Vec<String> = dim.factors.iter().map(|f| self.dim(*f)).collect();
-            let factors = if factors.is_empty() { String::new() } else { format!(" = {}", factors.join(" * ")) };
-            let shard = dim.shard.as_ref().map_or(String::new(), |s| format!(" part of {} over {}", s.global, axes(&s.axes)));
+            let factors = if factors.is_empty() {
+                String::new()
+            } else {
+                format!(" = {}", factors.join(" * "))
+            };
+            let shard = dim
+                .shard
+                .as_ref()
+                .map_or(String::new(), |s| format!(" part of {} over {}", s.global, axes(&s.axes)));
             let line = format!("dim {} = {extent}{factors}{shard}", self.dim(id));
             self.line(&line);
         }
@@ -104,7 +118,8 @@ impl Printer<'_> {
     }
 
     fn param(&mut self, p: &ParamDecl) {
-        let repeat = p.repeat.as_ref().map_or(String::new(), |(g, n)| format!(" repeat {} {n}", name(g)));
+        let repeat =
+            p.repeat.as_ref().map_or(String::new(), |(g, n)| format!(" repeat {} {n}", name(g)));
         let shape: Vec<String> = p.checkpoint_dims.iter().map(|d| self.dim_list(d)).collect();
         let line = format!(
             "param {} : {}{repeat}{} from {:?} [{}]",
@@ -124,9 +139,11 @@ impl Printer<'_> {
     }
 
     fn node(&mut self, node: &Node) {
-        let outs = if node.outs.is_empty() { String::new() } else { format!("{} = ", values(&node.outs)) };
+        let outs =
+            if node.outs.is_empty() { String::new() } else { format!("{} = ", values(&node.outs)) };
         let types: Vec<String> = node.outs.iter().map(|v| self.ty(self.g.ty(*v))).collect();
-        let mut tail = if types.is_empty() { String::new() } else { format!(" : {}", types.join(", ")) };
+        let mut tail =
+            if types.is_empty() { String::new() } else { format!(" : {}", types.join(", ")) };
         if let Some((source, start, end)) = node.origin {
             let _ = write!(tail, " @{source}:{start}-{end}");
         }
@@ -160,27 +177,41 @@ impl Printer<'_> {
             Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::StopGrad => String::new(),
             Op::Cast { to } => format!(" to {}", self.dtype(*to)),
             Op::Broadcast { dims } => format!(" to {}", self.dim_list(dims)),
-            Op::Reduce { over, .. } | Op::Contract { over } => format!(" over {}", self.dim_list(over)),
+            Op::Reduce { over, .. } | Op::Contract { over } => {
+                format!(" over {}", self.dim_list(over))
+            }
             Op::Index { dim } => format!(" over {}", self.dim(*dim)),
-            Op::ScatterAdd { dim, dims } => format!(" over {} into {}", self.dim(*dim), self.dim_list(dims)),
+            Op::ScatterAdd { dim, dims } => {
+                format!(" over {} into {}", self.dim(*dim), self.dim_list(dims))
+            }
             Op::Rope { tok, hd, inv_freq, scale, inverse } => format!(
                 " on {}, {} scale {scale:?} freqs {inv_freq:?}{}",
                 self.dim(*tok),
                 self.dim(*hd),
                 if *inverse { " inverse" } else { "" }
             ),
-            Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } => self.attention(attn),
+            Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } => {
+                self.attention(attn)
+            }
             Op::LogProb { vocab, valid, axes: a } | Op::LogProbGrad { vocab, valid, axes: a } => {
                 format!(" over {} valid {valid} axes {}", self.dim(*vocab), axes(a))
             }
-            Op::LogProbHead { vocab, d, valid, axes: a } | Op::LogProbHeadGrad { vocab, d, valid, axes: a } => {
-                format!(" over {}, {} valid {valid} axes {}", self.dim(*vocab), self.dim(*d), axes(a))
+            Op::LogProbHead { vocab, d, valid, axes: a }
+            | Op::LogProbHeadGrad { vocab, d, valid, axes: a } => {
+                format!(
+                    " over {}, {} valid {valid} axes {}",
+                    self.dim(*vocab),
+                    self.dim(*d),
+                    axes(a)
+                )
             }
             Op::AllReduce { op, axes: a, .. } => format!(" {} over {}", reduce(*op), axes(a)),
-            Op::AllGather { dim, full: to, axes: a, .. } | Op::ReduceScatter { dim, part: to, axes: a, .. } => {
+            Op::AllGather { dim, full: to, axes: a, .. }
+            | Op::ReduceScatter { dim, part: to, axes: a, .. } => {
                 format!(" {} to {} over {}", self.dim(*dim), self.dim(*to), axes(a))
             }
-            Op::GatherParam { param: p, axes: a, .. } | Op::ScatterGrad { param: p, axes: a, .. } => {
+            Op::GatherParam { param: p, axes: a, .. }
+            | Op::ScatterGrad { param: p, axes: a, .. } => {
                 format!(" {} over {}", param(p), axes(a))
             }
             Op::Scan { .. } | Op::Fused { .. } => String::new(),
@@ -194,7 +225,13 @@ impl Printer<'_> {
     }
 
     fn scan(&mut self, s: &Scan, node: &Node, outs: &str, tail: &str) {
-        let pairs: Vec<String> = s.body.params.iter().zip(&node.args).map(|(p, a)| format!("{} = {}", value(p), value(a))).collect();
+        let pairs: Vec<String> = s
+            .body
+            .params
+            .iter()
+            .zip(&node.args)
+            .map(|(p, a)| format!("{} = {}", value(p), value(a)))
+            .collect();
         let reverse = if s.reverse { " reverse" } else { "" };
         let line = format!(
             "{outs}scan {} {}..{}{reverse} carries {} ({}) {{",
@@ -215,7 +252,8 @@ impl Printer<'_> {
     }
 
     fn fused(&mut self, k: &Kernel, node: &Node, outs: &str, tail: &str) {
-        let args = if node.args.is_empty() { String::new() } else { format!(" {}", values(&node.args)) };
+        let args =
+            if node.args.is_empty() { String::new() } else { format!(" {}", values(&node.args)) };
         let line = format!(
             "{outs}fused{args} rows {} lanes {} {{  // {}",
             self.dim_list(&k.rows),
@@ -232,7 +270,9 @@ impl Printer<'_> {
             let how = match output {
                 Output::Store => "store".to_string(),
                 Output::SumRows => "sum rows".to_string(),
-                Output::SumSegments { of, owner } => format!("sum segments {} to {}", self.dim(*of), self.dim(*owner)),
+                Output::SumSegments { of, owner } => {
+                    format!("sum segments {} to {}", self.dim(*of), self.dim(*owner))
+                }
             };
             let line = format!("out {id} {how}");
             self.line(&line);

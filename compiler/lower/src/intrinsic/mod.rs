@@ -70,7 +70,10 @@ static OWN: &[Intrinsic] = &[
         "generator",
         &["model", "on?", "temperature?", "top_k?", "top_p?", "stop?", "stop_ids?", "slots?"],
     ),
-    method("generate", &["generator", "prompts", "samples", "max_new?", "temperature?"]),
+    method(
+        "generate",
+        &["generator", "prompts", "samples", "max_new?", "temperature?", "min_new?"],
+    ),
     method("take", &["data", "count"]),
     method("chat", &["data", "model", "system?"]),
     method("at_most", &["data", "limit", "else?"]),

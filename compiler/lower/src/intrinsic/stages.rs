@@ -481,8 +481,14 @@ impl<'a> Elab<'a, '_> {
             },
             None => None,
         };
-        let base =
-            Sampling { temperature: 1.0, top_k: None, top_p: None, stop: vec![], stop_ids: vec![] };
+        let base = Sampling {
+            temperature: 1.0,
+            top_k: None,
+            top_p: None,
+            stop: vec![],
+            stop_ids: vec![],
+            min_new: 0,
+        };
         let sampling = self.sampling(&mut a, base)?;
         let slots = match a.take("slots") {
             Some(g) => self.whole(&g.val, g.span, "`slots`")?.max(1),
@@ -610,6 +616,9 @@ impl<'a> Elab<'a, '_> {
         };
         if let Some(g) = a.take("temperature") {
             sampling.temperature = self.number(&g.val, g.span, "`temperature`")?;
+        }
+        if let Some(g) = a.take("min_new") {
+            sampling.min_new = self.counted(&g.val, g.span, "`min_new`", Unit::of("token"))?;
         }
         let binding = self.stage(
             "",

@@ -222,6 +222,11 @@ impl Rollout<'_> {
             feed.pieces.iter().filter(|p| !p.draws.is_empty()).zip(logits.chunks_exact_mut(width))
         {
             row[words..].fill(f32::NEG_INFINITY);
+            // All draws of a row are equally far: a prompt's first, or one sample's next.
+            let drawn = piece.draws.first().map_or(0, |(s, _)| self.samples[*s].ids.len());
+            if drawn < self.job.options.min_new {
+                self.stop.mask(row);
+            }
             let position = u64::from(piece.base) + piece.ids.len() as u64;
             for &(sample, _) in &piece.draws {
                 let draw =

@@ -43,6 +43,15 @@ impl Stop {
         self.ids.binary_search(&id).is_ok()
     }
 
+    /// Takes the stop tokens out of a row of logits.
+    pub fn mask(&self, row: &mut [f32]) {
+        for id in &self.ids {
+            if let Some(x) = row.get_mut(*id as usize) {
+                *x = f32::NEG_INFINITY;
+            }
+        }
+    }
+
     /// Text of a completion, without its stop token and from the first stop text on.
     pub fn text(&self, text: &Text, ids: &[u32]) -> String {
         let kept = match ids.split_last() {

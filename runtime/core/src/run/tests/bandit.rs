@@ -258,8 +258,14 @@ pub fn compiled(cut: Cut) -> Compiled {
         mesh: 0,
         layouts: layouts(false),
     };
-    let sampling =
-        Sampling { temperature: 1.0, top_k: None, top_p: None, stop: vec![], stop_ids: vec![] };
+    let sampling = Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: None,
+        stop: vec![],
+        stop_ids: vec![],
+        min_new: 0,
+    };
     let generator = Generator {
         name: "sampler".into(),
         model: 0,
