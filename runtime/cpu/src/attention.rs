@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use crate::simd::{Mm, Vector, at_level, exp};
+use crate::simd::{Mm, Vector, at_level, exp, fold};
 use crate::threads::{Shared, Threads};
 
 /// Keys per block.
@@ -356,20 +356,6 @@ fn soften<V: Vector>(
         }
     }
     *sum += fold::<V>(total, |x, y| x + y);
-}
-
-/// All lanes combined in a fixed order.
-#[inline(always)]
-fn fold<V: Vector>(x: V, how: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut parts = x.lanes();
-    let mut width = V::N;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            parts[i] = how(parts[i], parts[i + width]);
-        }
-    }
-    parts[0]
 }
 
 /// `a . b` in a fixed order.

@@ -3,12 +3,15 @@
 //! In: strided views of `a [m, k]` and `b [k, n]`. Out: `a b` written to, or added to, a strided `[m, n]`. What must
 //! hold: a row of the result has the same bits however many rows there are and however many threads work. The `gemm`
 //! crate picks other orders for few rows and for long contractions; so the contraction is cut into blocks of 256 here
-//! and rows are padded to `max(2, 256 / n + 1)`. With fewer than four columns plain dot products are faster.
+//! and rows are padded to `max(2, 256 / n + 1)`. With fewer than four columns plain dot products are faster. A head's
+//! weights `[vocab, d]` under few rows would be packed at great cost; wide `b` stored this way has a kernel of its own,
+//! for any number of rows.
 
 use std::cell::RefCell;
 
 use gemm::Parallelism;
 
+use crate::simd::{Vector, at_level, fold};
 use crate::threads::{Shared, Threads};
 
 /// Length of a block of the contraction.
@@ -16,6 +19,9 @@ pub const BLOCK: usize = 256;
 
 /// Columns below which products are plain dots.
 const NARROW: usize = 4;
+
+/// Columns from which `b` stored along the contraction is read where it is.
+const WIDE: usize = 4096;
 
 /// A matrix that is read: element `(i, j)` is `data[i * row + j * col]`.
 #[derive(Clone, Copy)]
@@ -52,6 +58,9 @@ pub fn gemm(threads: &Threads, shape: Shape, out: ViewMut, add: bool, a: View, b
     assert!(b.data.len() >= span(k, n, b.row, b.col), "right operand of {shape:?} is too short");
     if m == 0 || n == 0 {
         return;
+    }
+    if n >= WIDE && k > 0 && b.row == 1 && b.col >= k {
+        return wide(threads, shape, out, add, a, b);
     }
     let parts = parts(threads, shape);
     let by_rows = m >= n || n < 2 * 256;
@@ -174,6 +183,120 @@ fn dots(shape: Shape, out: *mut f32, (row, col): (usize, usize), add: bool, a: V
     }
 }
 
+/// Products with many columns of `b`, each contiguous: dot products in tiles of four by four.
+fn wide(threads: &Threads, shape: Shape, out: ViewMut, add: bool, a: View, b: View) {
+    let Shape { m, n, k } = shape;
+    let copy: Vec<f32>;
+    let a = if a.col == 1 {
+        a
+    } else {
+        copy = (0..m * k).map(|i| a.data[i / k * a.row + i % k * a.col]).collect();
+        View { data: &copy, row: k, col: 1 }
+    };
+    const PART: usize = 512;
+    let (row, col, out) = (out.row, out.col, Shared::new(out.data));
+    threads.each(n.div_ceil(PART), |part| {
+        let (from, to) = (part * PART, n.min((part + 1) * PART));
+        // SAFETY: each task has columns of its own, inside the result by the checks in `gemm`.
+        let out = unsafe { out.at(from * col) };
+        let b = View { data: &b.data[from * b.col..], ..b };
+        columns(Shape { m, n: to - from, k }, out, (row, col), add, a, b);
+    });
+}
+
+at_level! {
+    fn columns(shape: Shape, out: *mut f32, strides: (usize, usize), add: bool, a: View<'_>, b: View<'_>) = columns_at
+}
+
+#[inline(always)]
+fn columns_at<V: Vector>(
+    shape: Shape,
+    out: *mut f32,
+    (row, col): (usize, usize),
+    add: bool,
+    a: View,
+    b: View,
+) {
+    let mut j = 0;
+    while j < shape.n {
+        let wide = if shape.n - j >= 4 { 4 } else { 1 };
+        let right = &b.data[j * b.col..][..(wide - 1) * b.col + shape.k];
+        let mut i = 0;
+        while i < shape.m {
+            let tall = if shape.m - i >= 4 { 4 } else { 1 };
+            let left = &a.data[i * a.row..][..(tall - 1) * a.row + shape.k];
+            // SAFETY: the slices hold `tall` and `wide` rows of `k` numbers, and the result has these elements.
+            unsafe {
+                let to = Tile { out: out.add(i * row + j * col), row, col, add };
+                let (p, q, strides) = (left.as_ptr(), right.as_ptr(), (a.row, b.col));
+                match (tall, wide) {
+                    (4, 4) => to.dots::<V, 4, 4>(shape.k, p, q, strides),
+                    (4, _) => to.dots::<V, 4, 1>(shape.k, p, q, strides),
+                    (_, 4) => to.dots::<V, 1, 4>(shape.k, p, q, strides),
+                    _ => to.dots::<V, 1, 1>(shape.k, p, q, strides),
+                }
+            }
+            i += tall;
+        }
+        j += wide;
+    }
+}
+
+/// Part of a result.
+struct Tile {
+    out: *mut f32,
+    row: usize,
+    col: usize,
+    add: bool,
+}
+
+impl Tile {
+    /// Dot products of `R` rows with `C` rows, one running vector each, whatever `R` and `C` are.
+    ///
+    /// # Safety
+    /// `p` and `q` have `R` and `C` rows of `k` numbers at these strides; the result has `R` by `C` elements.
+    #[inline(always)]
+    unsafe fn dots<V: Vector, const R: usize, const C: usize>(
+        self,
+        k: usize,
+        p: *const f32,
+        q: *const f32,
+        strides: (usize, usize),
+    ) {
+        let mut sums = [[V::splat(0.0); C]; R];
+        let whole = k / V::N * V::N;
+        let mut at = 0;
+        // SAFETY: whole vectors below `k`, then one of the rest; elements as the caller says.
+        unsafe {
+            while at < whole {
+                let right: [V; C] = std::array::from_fn(|j| V::load(q.add(j * strides.1 + at)));
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let x = V::load(p.add(i * strides.0 + at));
+                    for (sum, y) in sums.iter_mut().zip(right) {
+                        *sum = x.mul_add(y, *sum);
+                    }
+                }
+                at += V::N;
+            }
+            if at < k {
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let x = V::load_n(p.add(i * strides.0 + at), k - at);
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        *sum = x.mul_add(V::load_n(q.add(j * strides.1 + at), k - at), *sum);
+                    }
+                }
+            }
+            for (i, sums) in sums.iter().enumerate() {
+                for (j, sum) in sums.iter().enumerate() {
+                    let o = &mut *self.out.add(i * self.row + j * self.col);
+                    let dot = fold::<V>(*sum, |x, y| x + y);
+                    *o = if self.add { *o + dot } else { dot };
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +331,7 @@ mod tests {
             (50, 5, 257),
             (31, 193, 64),
             (300, 768, 96),
+            (37, 4099, 50),
         ];
         for (i, (m, n, k)) in shapes.into_iter().enumerate() {
             let (a, b) = (numbers(i as u64 + 1, m * k), numbers(i as u64 + 99, k * n));
@@ -246,6 +370,7 @@ mod tests {
             (17, 33, 513),
             (64, 96, 24),
             (2, 600, 70),
+            (6, 4097, 21),
             (3, 4, 0),
         ] {
             for layout in 0..8 {

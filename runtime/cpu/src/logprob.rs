@@ -8,7 +8,7 @@
 use nrl_runtime::comm::{CommError, Group, Reduce};
 
 use crate::gemm::{Shape, View, ViewMut, gemm};
-use crate::simd::{Vector, at_level, exp};
+use crate::simd::{Vector, at_level, exp, fold};
 use crate::threads::{Shared, Threads};
 
 /// Ids per piece of logits.
@@ -89,11 +89,11 @@ impl Sums {
 
 at_level! {
     /// Adds a piece of a row's logits to its sums.
-    fn fold(x: &[f32], inv_temperature: f32, sums: &mut Sums) = fold_at
+    fn absorb(x: &[f32], inv_temperature: f32, sums: &mut Sums) = absorb_at
 }
 
 #[inline(always)]
-fn fold_at<V: Vector>(x: &[f32], inv_temperature: f32, sums: &mut Sums) {
+fn absorb_at<V: Vector>(x: &[f32], inv_temperature: f32, sums: &mut Sums) {
     let factor = V::splat(inv_temperature);
     let mut top = V::splat(f32::NEG_INFINITY);
     let mut odd = false;
@@ -142,25 +142,11 @@ fn fold_at<V: Vector>(x: &[f32], inv_temperature: f32, sums: &mut Sums) {
             (s, t) = (s.add(p), t.add(q));
         }
     }
-    sums.s += total::<V>(s);
-    sums.t += total::<V>(t);
+    sums.s += fold::<V>(s, |x, y| x + y);
+    sums.t += fold::<V>(t, |x, y| x + y);
     if odd {
         sums.s = f32::NAN;
     }
-}
-
-/// All lanes added in a fixed order.
-#[inline(always)]
-fn total<V: Vector>(x: V) -> f32 {
-    let mut parts = x.lanes();
-    let mut width = V::N;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            parts[i] += parts[i + width];
-        }
-    }
-    parts[0]
 }
 
 at_level! {
@@ -208,7 +194,7 @@ fn gather(
     let used = l.valid.saturating_sub(at).min(width);
     let one = |i: usize, s: &mut Sums| {
         let row = &x[i * stride..i * stride + used];
-        fold(row, l.inv_temperature, s);
+        absorb(row, l.inv_temperature, s);
         if let Some(p) = l.place(from + i).filter(|p| (at..at + used).contains(p)) {
             s.label = row[p - at] * l.inv_temperature;
         }

@@ -316,6 +316,20 @@ pub fn exp<V: Vector>(x: V) -> V {
     x.zero_below(floor, p.mul(n.power_of_two()))
 }
 
+/// All lanes combined in a fixed order.
+#[inline(always)]
+pub fn fold<V: Vector>(x: V, how: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut parts = x.lanes();
+    let mut width = V::N;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            parts[i] = how(parts[i], parts[i + width]);
+        }
+    }
+    parts[0]
+}
+
 at_level! {
     fn product(mm: Mm, a: &[f32], b: &[f32], c: &mut [f32]) = product_at
 }
