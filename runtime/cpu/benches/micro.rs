@@ -21,7 +21,7 @@ use nrl_ir::kernel::{Access, Instr, Kernel, Output, RowIndex};
 use nrl_ir::{BinaryOp, DType, Dims, Graph, Mesh, ReduceOp, UnaryOp};
 use nrl_passes::{FuseConfig, Recompute, Stage};
 use nrl_runtime::comm::World;
-use nrl_runtime::engine::{Bindings, Comm, Engine, HostTensor, ParamStore, slots_of};
+use nrl_runtime::engine::{Bindings, Comm, Engine, HostTensor, KvCache, ParamStore, slots_of};
 
 /// Seconds that this thread has worked, where Linux tells; else those on the clock. A busy machine then matters less.
 fn worked(start: Instant) -> f64 {
@@ -378,6 +378,64 @@ fn steps(peak: f64, shape: &dyn Fn(&str) -> bool) {
     }
 }
 
+/// One token for each of 16 sequences of 300.
+fn decode(peak: f64) {
+    let c = Config {
+        vocab: 49152,
+        d: 576,
+        q: 9,
+        kv: 3,
+        hd: 64,
+        f: 1536,
+        layers: 30,
+        tied: true,
+        window: None,
+    };
+    let (mut g, ids) = llama::build(&c, Head::Generate);
+    for d in [ids.seq, ids.tok, ids.row] {
+        g.dims.get_mut(d).extent =
+            nrl_ir::Extent::Ragged { owner: g.dims.owner(d), bound: 1 << 20 };
+    }
+    nrl_passes::simplify(&mut g, Stage::Final).expect("simplifies");
+    let mut g = nrl_passes::incremental(&g).expect("causal");
+    nrl_passes::fuse(&mut g, &FuseConfig::default()).expect("fuses");
+    let mut store = weights_of(&g);
+    let weights: usize = store.weights.iter().map(Vec::len).sum();
+    let n = 16;
+    let id = |input: &nrl_ir::graph::Input| match input.name.as_str() {
+        "ids" => HostTensor::Id((0..n).map(|i| i * 97).collect()),
+        _ => HostTensor::Id((0..n).collect()),
+    };
+    let offsets = BTreeMap::from([
+        (ids.seq, vec![0, n]),
+        (ids.tok, (0..=n).collect()),
+        (ids.row, vec![0, n]),
+    ]);
+    let bind = Bindings {
+        inputs: g.inputs.iter().map(id).collect(),
+        offsets,
+        bases: vec![300; n as usize],
+        slots: (0..n).collect(),
+    };
+    let mut cache = KvCache::new(c.layers, n as usize, 512, c.kv * c.hd);
+    let plan = Arc::new(nrl_passes::schedule(g, &Mesh::default(), vec![]));
+    let mut device = CpuEngine::new().device(0, 1, 1);
+    let ready = device.prepare(&plan).expect("compiles");
+    let comm =
+        Comm::new(&World::new(1, std::time::Duration::from_secs(1)).rank(0), &Mesh::default())
+            .expect("a world of one");
+    let s = best(|| {
+        device.run(ready, &mut store, Some(&mut cache), &bind, &comm).expect("runs");
+    });
+    let rate = 2e-9 * (weights * n as usize) as f64 / s;
+    println!(
+        "decode smol 16 at 300   {:9.1} ms  {rate:6.1} GFLOP/s ({:.0} %), weights at {:.1} GB/s",
+        s * 1e3,
+        100.0 * rate / peak,
+        4e-9 * weights as f64 / s
+    );
+}
+
 fn bound(g: &Graph, ids: &llama::Ids, len: usize, count: usize) -> (Bindings, ParamStore) {
     let cut = |n: usize| (0..=count).map(|i| (i * n) as u32).collect::<Vec<u32>>();
     let offsets = BTreeMap::from([
@@ -401,6 +459,10 @@ fn bound(g: &Graph, ids: &llama::Ids, len: usize, count: usize) -> (Bindings, Pa
     });
     let bind =
         Bindings { inputs: inputs.collect(), offsets: offsets.clone(), ..Bindings::default() };
+    (bind, weights_of(g))
+}
+
+fn weights_of(g: &Graph) -> ParamStore {
     let (first, total) = slots_of(g);
     let mut store = ParamStore { first, weights: vec![], grads: vec![vec![]; total] };
     for p in &g.params {
@@ -410,7 +472,7 @@ fn bound(g: &Graph, ids: &llama::Ids, len: usize, count: usize) -> (Bindings, Pa
             store.weights.push(numbers(n).iter().map(|x| x * scale).collect());
         }
     }
-    (bind, store)
+    store
 }
 
 fn main() {
@@ -423,13 +485,7 @@ fn main() {
     let shape = move |name: &str| named(name);
     let threads = Threads::new(1);
     let peak = peak();
-    let (from, mut to) = (numbers(1 << 25), vec![0.0f32; 1 << 25]);
-    let copy = best(|| black_box(&mut to).copy_from_slice(black_box(&from)));
-    println!(
-        "floors: {peak:.1} GFLOP/s in cache, {:.1} GB/s read and written; {:?}",
-        8.0 * from.len() as f64 / copy * 1e-9,
-        nrl_cpu::simd::level()
-    );
+    println!("floors: {peak:.1} GFLOP/s in cache; {:?}", nrl_cpu::simd::level());
     if wanted("gemm") {
         products(&threads, peak);
     }
@@ -441,8 +497,12 @@ fn main() {
     }
     if wanted("step") {
         steps(peak, &shape);
+        decode(peak);
     }
     if wanted("kernel") {
+        let (from, mut to) = (numbers(1 << 25), vec![0.0f32; 1 << 25]);
+        let copy = best(|| black_box(&mut to).copy_from_slice(black_box(&from)));
+        println!("floor: {:.1} GB/s read and written", 8.0 * from.len() as f64 / copy * 1e-9);
         kernels(&threads);
     }
 }
