@@ -7,6 +7,7 @@
 mod emit;
 mod rules;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nrl_base::{Diagnostic, Problems, SourceMap};
@@ -155,6 +156,7 @@ struct Pipeline<'o> {
 
 impl Pipeline<'_> {
     fn run(&mut self) -> Vec<Plan> {
+        self.axes_exist();
         let mut plans = vec![];
         for i in 0..self.lowered.program.graphs.len() {
             let kind = self.lowered.kinds[i];
@@ -269,6 +271,34 @@ impl Pipeline<'_> {
                 .label(r.span, "matches nothing")
                 .help_opt(help),
             );
+        }
+    }
+
+    /// An axis in a rule of the user's own is one of some mesh; the library's may be of none.
+    fn axes_exist(&mut self) {
+        let meshes = self.lowered.program.meshes.iter().map(|(_, m)| m);
+        let known: BTreeSet<&str> =
+            meshes.flat_map(|m| m.axes.iter().map(|a| a.name.as_str())).collect();
+        for rules in &self.lowered.rules {
+            let dims = rules
+                .dims
+                .iter()
+                .filter(|r| r.own)
+                .flat_map(|r| r.axes.iter().map(|a| (a, r.span)));
+            let paths = rules
+                .paths
+                .iter()
+                .flat_map(|p| p.dims.iter().flat_map(|(_, axes)| axes.iter().map(|a| (a, p.span))));
+            for (axis, span) in dims.chain(paths).filter(|(a, _)| !known.contains(a.as_str())) {
+                let shown: Vec<&str> = known.iter().copied().collect();
+                let help = nrl_base::did_you_mean(axis, shown.iter().copied())
+                    .unwrap_or_else(|| format!("axes of the meshes are {}", shown.join(", ")));
+                self.problems.push(
+                    Diagnostic::error("unknown-axis", format!("no mesh has an axis `{axis}`"))
+                        .label(span, "this rule")
+                        .help(help),
+                );
+            }
         }
     }
 

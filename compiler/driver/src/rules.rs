@@ -5,24 +5,25 @@ use nrl_ir::Mesh;
 use nrl_lower::{PlanRules, StateMode};
 use nrl_passes::{DimRule, PathRule, Problem, Rules, State};
 
-/// The rules of `shard` for a plan on `mesh`. Axes that the mesh lacks are inert in the library's
-/// rules. A generator keeps whole weights, so it ignores how state is cut.
+/// The rules of `shard` for a plan on `mesh`. Axes that the mesh lacks are inert: a model and its
+/// generator may live on different ones. A generator keeps whole weights, so it ignores how state is cut.
 pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
     let has = |axis: &String| mesh.axes.iter().any(|a| a.name == *axis);
     let known = |axes: &[String]| axes.iter().filter(|a| has(a)).cloned().collect::<Vec<_>>();
-    let axes = |r: &nrl_lower::DimRule| if r.own { r.axes.clone() } else { known(&r.axes) };
+    let axes = |r: &nrl_lower::DimRule| known(&r.axes);
     let batch = plan.dims.iter().filter(|r| r.dim == "seq").flat_map(axes).collect();
     let dims = plan
         .dims
         .iter()
-        .filter(|r| r.dim != "seq")
+        // `d: replicated` has no axes to begin with; a rule whose axes are elsewhere says nothing.
+        .filter(|r| r.dim != "seq" && (r.axes.is_empty() || !axes(r).is_empty()))
         .map(|r| DimRule { dim: r.dim.clone(), axes: axes(r) });
     let path = |p: &nrl_lower::PathRule| {
         let param = p.param.clone();
         let one = move |(dim, axes): &(String, Vec<String>)| PathRule {
             path: param.clone(),
             dim: dim.clone(),
-            axes: axes.clone(),
+            axes: known(axes),
         };
         p.dims.iter().map(one).collect::<Vec<_>>()
     };
