@@ -5,7 +5,8 @@
 //! crate picks other orders for few rows and for long contractions; so the contraction is cut into blocks of 256 here
 //! and rows are padded to `max(2, 256 / n + 1)`. With fewer than four columns plain dot products are faster. A head's
 //! weights `[vocab, d]` under few rows would be packed at great cost; wide `b` stored this way has a kernel of its own,
-//! for any number of rows.
+//! for any number of rows. Few rows (decoding) with `b` stored contraction-major read it once, as a few streams, and add
+//! in the order that `gemm` does within a block.
 
 use std::cell::RefCell;
 
@@ -22,6 +23,13 @@ const NARROW: usize = 4;
 
 /// Columns from which `b` stored along the contraction is read where it is.
 const WIDE: usize = 4096;
+
+/// Rows up to which `b` stored contraction-major is streamed instead of packed.
+const FEW: usize = 24;
+
+/// Columns of a result that stay in the first-level cache meanwhile, and rows of `b` read side by side.
+const STRIPE: usize = 512;
+const STREAMS: usize = 8;
 
 /// A matrix that is read: element `(i, j)` is `data[i * row + j * col]`.
 #[derive(Clone, Copy)]
@@ -61,6 +69,9 @@ pub fn gemm(threads: &Threads, shape: Shape, out: ViewMut, add: bool, a: View, b
     }
     if n >= WIDE && k > 0 && b.row == 1 && b.col >= k {
         return wide(threads, shape, out, add, a, b);
+    }
+    if m <= FEW && n >= 64 && k > 0 && b.col == 1 && out.col == 1 {
+        return few(threads, shape, out, add, a, b);
     }
     let parts = parts(threads, shape);
     let by_rows = m >= n || n < 2 * 256;
@@ -179,6 +190,152 @@ fn dots(shape: Shape, out: *mut f32, (row, col): (usize, usize), add: bool, a: V
             // SAFETY: the element lies in the caller's result, checked by `gemm`.
             let o = unsafe { &mut *out.add(i * row + j * col) };
             *o = if add { *o + sum } else { sum };
+        }
+    }
+}
+
+/// Products of few rows with rows of `b` contiguous, in stripes of columns.
+fn few(threads: &Threads, shape: Shape, out: ViewMut, add: bool, a: View, b: View) {
+    let Shape { m, n, k } = shape;
+    // Even stripes of whole vectors, so that no thread is left with a sliver.
+    let stripes = n.div_ceil(STRIPE).next_multiple_of(parts(threads, shape));
+    let step = n.div_ceil(stripes).next_multiple_of(16);
+    let (row, out) = (out.row, Shared::new(out.data));
+    threads.each(n.div_ceil(step), |i| {
+        let (from, len) = (i * step, step.min(n - i * step));
+        // SAFETY: each task has columns of its own, inside the result by the checks in `gemm`.
+        let out = unsafe { out.at(from) };
+        let b = View { data: &b.data[from..], ..b };
+        let mut held = STRIPES.take();
+        stripe(Shape { m, n: len, k }, out, row, add, a, b, &mut held);
+        STRIPES.set(held);
+    });
+}
+
+at_level! {
+    fn stripe(shape: Shape, out: *mut f32, row: usize, add: bool, a: View<'_>, b: View<'_>, held: &mut Held) = stripe_at
+}
+
+/// Running sums, and the numbers of `a` for the rows of `b` at hand.
+type Held = (Vec<f32>, Vec<f32>);
+
+/// One stripe: per block of the contraction its sums start at zero, in order, and are then added to the result.
+/// Everything here is compiled for the vector's instruction set, so nothing may hide in a closure that is handed away.
+#[inline(always)]
+fn stripe_at<V: Vector>(
+    Shape { m, n, k }: Shape,
+    out: *mut f32,
+    row: usize,
+    add: bool,
+    a: View,
+    b: View,
+    (sums, left): &mut Held,
+) {
+    for at in (0..k).step_by(BLOCK) {
+        let len = BLOCK.min(k - at);
+        sums.clear();
+        sums.resize(m * STRIPE, 0.0);
+        for p in (at..at + len).step_by(STREAMS) {
+            let streams = STREAMS.min(at + len - p);
+            left.clear();
+            for i in 0..m {
+                for s in 0..streams {
+                    left.push(a.data[i * a.row + (p + s) * a.col]);
+                }
+            }
+            let right = &b.data[p * b.row..][..(streams - 1) * b.row + n];
+            match streams {
+                STREAMS => stream::<V, STREAMS>(m, n, sums, left, right, b.row),
+                4 => stream::<V, 4>(m, n, sums, left, right, b.row),
+                _ => {
+                    for s in 0..streams {
+                        stream_one::<V>(m, n, sums, &left[s..], streams, &right[s * b.row..]);
+                    }
+                }
+            }
+        }
+        for (i, sums) in sums.chunks_exact(STRIPE).enumerate() {
+            for (j, x) in sums[..n].iter().enumerate() {
+                // SAFETY: the element lies in the caller's result, checked by `gemm`.
+                let o = unsafe { &mut *out.add(i * row + j) };
+                *o = if add || at > 0 { *o + x } else { *x };
+            }
+        }
+    }
+}
+
+thread_local! {
+    static STRIPES: std::cell::Cell<Held> = const { std::cell::Cell::new((Vec::new(), Vec::new())) };
+}
+
+/// Adds `S` rows of `b`, times the `S` numbers that each row of the result has for them, to the running sums.
+#[inline(always)]
+fn stream<V: Vector, const S: usize>(
+    m: usize,
+    n: usize,
+    sums: &mut [f32],
+    left: &[f32],
+    right: &[f32],
+    stride: usize,
+) {
+    let whole = n / V::N * V::N;
+    assert!(left.len() >= m * S && sums.len() >= m * STRIPE && right.len() >= (S - 1) * stride + n);
+    let mut j = 0;
+    while j < whole {
+        let mut rows = [V::splat(0.0); S];
+        // SAFETY: `right` holds `S` rows of `n` at this stride, `left` `m` rows of `S`, `sums` `m` rows of `STRIPE`.
+        unsafe {
+            for (s, y) in rows.iter_mut().enumerate() {
+                *y = V::load(right.as_ptr().add(s * stride + j));
+            }
+            for i in 0..m {
+                let to = sums.as_mut_ptr().add(i * STRIPE + j);
+                let from = left.as_ptr().add(i * S);
+                let mut sum = V::load(to);
+                for (s, y) in rows.iter().enumerate() {
+                    sum = V::splat(*from.add(s)).mul_add(*y, sum);
+                }
+                sum.store(to);
+            }
+        }
+        j += V::N;
+    }
+    for j in whole..n {
+        for i in 0..m {
+            let mut sum = sums[i * STRIPE + j];
+            for s in 0..S {
+                sum = left[i * S + s].mul_add(right[s * stride + j], sum);
+            }
+            sums[i * STRIPE + j] = sum;
+        }
+    }
+}
+
+/// [`stream`] for one row of `b`; the numbers for it are `step` apart.
+#[inline(always)]
+fn stream_one<V: Vector>(
+    m: usize,
+    n: usize,
+    sums: &mut [f32],
+    left: &[f32],
+    step: usize,
+    right: &[f32],
+) {
+    let whole = n / V::N * V::N;
+    for i in 0..m {
+        let x = left[i * step];
+        let sums = &mut sums[i * STRIPE..][..n];
+        let mut j = 0;
+        while j < whole {
+            // SAFETY: both slices hold `n` numbers.
+            unsafe {
+                let to = sums.as_mut_ptr().add(j);
+                V::splat(x).mul_add(V::load(right.as_ptr().add(j)), V::load(to)).store(to);
+            }
+            j += V::N;
+        }
+        for j in whole..n {
+            sums[j] = x.mul_add(right[j], sums[j]);
         }
     }
 }
