@@ -28,7 +28,7 @@ const WIDE: usize = 4096;
 const FEW: usize = 24;
 
 /// Columns of a result that stay in the first-level cache meanwhile, and rows of `b` read side by side.
-const STRIPE: usize = 512;
+const STRIPE: usize = 528;
 const STREAMS: usize = 8;
 
 /// A matrix that is read: element `(i, j)` is `data[i * row + j * col]`.
@@ -287,6 +287,8 @@ fn stream<V: Vector, const S: usize>(
         unsafe {
             for (s, y) in rows.iter_mut().enumerate() {
                 *y = V::load(right.as_ptr().add(s * stride + j));
+                // The rows after these: weights come from memory, and each row is on a page of its own.
+                prefetch(right.as_ptr().wrapping_add((S + s) * stride + j));
             }
             for i in 0..m {
                 let to = sums.as_mut_ptr().add(i * STRIPE + j);
@@ -309,6 +311,18 @@ fn stream<V: Vector, const S: usize>(
             sums[i * STRIPE + j] = sum;
         }
     }
+}
+
+/// Asks for the cache line at `p`, which need not be readable.
+#[inline(always)]
+fn prefetch(p: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }
 
 /// [`stream`] for one row of `b`; the numbers for it are `step` apart.
