@@ -1,0 +1,453 @@
+//! Steps: lines that become stages, updates and the batches they share, checkpoints.
+
+use nrl_base::{Diagnostic, Span};
+use nrl_ir::program::Stage;
+use nrl_ir::{DimId, ValueId};
+use nrl_syntax::ast::{self, StmtKind};
+
+use crate::builder::Builder;
+use crate::elab::{El, Elab, GraphKind, Mode, Stop};
+use crate::modules::ModuleId;
+use crate::units::Unit;
+use crate::value::{Env, StepShape, StepTensor, Val, Validity};
+
+impl<'a> Elab<'a, '_> {
+    pub fn step_block(&mut self, env: &mut Env<'a>, block: &'a ast::Block) {
+        for stmt in &block.stmts {
+            self.builders.clear();
+            let result = match &stmt.kind {
+                StmtKind::Bind(b) => self.step_bind(env, b),
+                StmtKind::Update(u) => self.update(env, u),
+                StmtKind::Checkpoint(c) => self.checkpoint(env, c, stmt.span),
+                StmtKind::Expr(e) => self.expr(env, e).map(|_| ()),
+                StmtKind::From(_) => self.error(
+                    "not-supported",
+                    stmt.span,
+                    "`from step` does not run yet",
+                    "this block",
+                ),
+                _ => self.error(
+                    "misplaced",
+                    stmt.span,
+                    "this line cannot stand in a step",
+                    "not allowed here",
+                ),
+            };
+            if result.is_err()
+                && let StmtKind::Bind(b) = &stmt.kind
+            {
+                for n in &b.names {
+                    env.bind(&n.text, Val::Poison);
+                }
+            }
+        }
+        self.builders.clear();
+        if let Some(v) = &block.value {
+            let _ = self.expr(env, v);
+            self.builders.clear();
+        }
+    }
+
+    pub fn step_bind(&mut self, env: &mut Env<'a>, b: &'a ast::Bind) -> El<()> {
+        let v = self.expr(env, &b.value)?;
+        let v = match (&b.names[..], v) {
+            ([name], v) => self.settle(v, &name.text, b.value.span)?,
+            (names, Val::Tuple(vals)) if vals.len() == names.len() => {
+                // All parts come from one graph.
+                let mut out = vec![];
+                let builder = self.builders.pop();
+                for (v, n) in vals.into_iter().zip(names) {
+                    if let Some(b) = &builder {
+                        self.builders.push(b.clone());
+                    }
+                    out.push(self.settle(v, &n.text, b.value.span)?);
+                }
+                Val::Tuple(out)
+            }
+            (_, v) => v,
+        };
+        self.bind_names(env, b, v)
+    }
+
+    /// Ends a line of a step: what its graph computes becomes a stage, and stages get its name.
+    pub fn settle(&mut self, v: Val<'a>, name: &str, span: Span) -> El<Val<'a>> {
+        match v {
+            Val::Tensor(t) => {
+                let Some(builder) = self.builders.pop() else { return Err(Stop) };
+                self.compute(builder, t.id, t.valid, name, span)
+            }
+            Val::Step(s) => {
+                self.rename(s.binding, name);
+                Ok(Val::Step(s))
+            }
+            Val::Samples(s) => {
+                self.rename(s.binding, name);
+                Ok(Val::Samples(s))
+            }
+            Val::Prompts { binding } => {
+                self.rename(binding, name);
+                Ok(Val::Prompts { binding })
+            }
+            Val::Report(old) => {
+                if let Some(i) = self.stages.iter().position(|b| b.name == old) {
+                    self.rename(i, name);
+                }
+                Ok(Val::Report(name.into()))
+            }
+            Val::Loss(_) => self.error(
+                "loss-outside-update",
+                span,
+                "a loss outside `update`",
+                "only `update .. minimising` takes a loss",
+            ),
+            v => Ok(v),
+        }
+    }
+
+    /// Gives an anonymous binding its name.
+    pub fn rename(&mut self, binding: usize, name: &str) {
+        if let Some(b) = self.stages.get_mut(binding)
+            && b.name.starts_with('%')
+        {
+            b.name = name.into();
+        }
+    }
+
+    /// Makes a stage of the graph built by one line.
+    pub fn compute(
+        &mut self,
+        builder: Builder,
+        id: ValueId,
+        valid: Option<ValueId>,
+        name: &str,
+        span: Span,
+    ) -> El<Val<'a>> {
+        let dims = builder.graph.dims_of(id).to_vec();
+        let is = |n: &str, d: DimId| builder.has_dim(n) == Some(d);
+        let shape = match &dims[..] {
+            [] => StepShape::Scalar,
+            [d] if is("act", *d) => StepShape::Act,
+            [d] if is("seq", *d) => StepShape::Seq,
+            [d] if is("group", *d) => StepShape::Group,
+            _ => {
+                let shown = nrl_ir::infer::show_dims(&builder.graph, &dims);
+                return self.error("dim-mismatch", span, format!("a step keeps numbers per token, sample or group, or one number, not {shown}"), "this value");
+            }
+        };
+        let samples = builder.samples;
+        let (inputs, scalars) = (builder.inputs.clone(), builder.scalars.clone());
+        let mut args: Vec<usize> = samples.into_iter().collect();
+        for i in &inputs {
+            if !args.contains(&i.from) {
+                args.push(i.from);
+            }
+        }
+        let mut outputs = vec![(name, id)];
+        let valid_name = format!("{name}.valid");
+        if let Some(v) = valid {
+            outputs.push((&valid_name, v));
+        }
+        let graph = self.push_graph(builder.finish(&outputs), GraphKind::Batch);
+        let stage = |output| Stage::Compute {
+            graph,
+            output,
+            inputs: inputs.clone(),
+            scalars: scalars.clone(),
+        };
+        let binding = self.stage(name, stage(0), args.clone(), span);
+        let validity = match valid {
+            Some(_) => Validity::Binding(self.stage(&valid_name, stage(1), args, span)),
+            None => Validity::All,
+        };
+        Ok(Val::Step(StepTensor { binding, field: None, shape, valid: validity, samples }))
+    }
+
+    pub fn halt(&mut self, env: &Env<'a>, h: &'a ast::Halt) -> El<(usize, usize)> {
+        self.builders.clear();
+        let v = self.expr(env, &h.cond)?;
+        let name = format!("halt.{}", self.stages.len());
+        let v = self.settle(v, &name, h.cond.span)?;
+        let Val::Step(StepTensor { binding, shape: StepShape::Scalar, .. }) = v else {
+            let kind = v.kind();
+            return self.fail(
+                Diagnostic::error(
+                    "wrong-type",
+                    format!("`halt when` needs one number per step, not {kind}"),
+                )
+                .label(h.cond.span, format!("this is {kind}"))
+                .help("reduce it: `share(..)`, `average(..)`, `sum(.., over: all)`"),
+            );
+        };
+        let steps = match &h.lasting {
+            Some(e) => {
+                let v = self.expr(env, e)?;
+                self.counted(&v, e.span, "how long the condition must hold", Unit::of("step"))?
+                    .max(1)
+            }
+            None => 1,
+        };
+        Ok((binding, steps))
+    }
+
+    pub fn update(&mut self, env: &mut Env<'a>, u: &'a ast::Update) -> El<()> {
+        let v = self.expr(env, &u.model)?;
+        let model = self.model_of(&v, u.model.span)?;
+        if matches!(self.out.program.models[model].weights, nrl_ir::program::Weights::Frozen { .. })
+        {
+            return self.error(
+                "wrong-type",
+                u.model.span,
+                "a frozen model cannot be updated",
+                "it was made by `frozen(..)`",
+            );
+        }
+        let optimizer = match self.expr(env, &u.optimizer)? {
+            Val::Optimizer(o) => o,
+            v => {
+                let kind = v.kind();
+                return self.error(
+                    "wrong-type",
+                    u.optimizer.span,
+                    format!("`by` takes an optimizer, not {kind}"),
+                    format!("this is {kind}"),
+                );
+            }
+        };
+        let count =
+            |me: &mut Self, e: &'a Option<ast::Expr>, what: &str, unit: Unit, default: usize| {
+                match e {
+                    Some(e) => {
+                        let v = me.expr(env, e)?;
+                        let n = me.counted(&v, e.span, what, unit)?;
+                        if n == 0 {
+                            me.error("out-of-range", e.span, format!("{what} is 0"), "at least 1")
+                        } else {
+                            Ok(n)
+                        }
+                    }
+                    None => Ok(default),
+                }
+            };
+        let updates = count(self, &u.updates, "the number of updates", Unit::of("update"), 1)?;
+        let epochs = count(self, &u.epochs, "the number of epochs", Unit::of("epoch"), 1)?;
+        let budget = Unit::of("token").times(&Unit::of("microbatch").inverse());
+        let tokens = count(self, &u.microbatch, "the micro-batch", budget, 8192)?;
+        if let Some(s) = u.settings.first() {
+            return self.error(
+                "unknown-name",
+                s.span,
+                "`update` has no such setting",
+                "not a setting",
+            );
+        }
+        self.builders.clear();
+        let mut builder = Builder::new("update");
+        builder.bounds.insert("tok", tokens);
+        builder.bounds.insert("act", tokens);
+        self.builders.push(builder);
+        self.modes.push(Mode::Loss { model });
+        let loss = self.block(env, &u.loss);
+        self.modes.pop();
+        let builder = self.builders.pop();
+        let loss = loss?;
+        let Some(mut builder) = builder else { return Err(Stop) };
+        let at = u.loss.value.as_ref().map_or(u.loss.span, |v| v.span);
+        let Val::Loss(loss) = loss else {
+            let kind = loss.kind();
+            return self.fail(
+                Diagnostic::error(
+                    "expected-loss",
+                    format!("`minimising` needs a loss, this is {kind}"),
+                )
+                .label(at, format!("this is {kind}"))
+                .help("write `mean(.., over: tokens)`, or `over: samples`"),
+            );
+        };
+        let Some((&samples, &(lp, entropy))) = builder.logprobs.iter().next() else {
+            let name = self.out.program.models[model].name.clone();
+            return self.fail(
+                Diagnostic::error(
+                    "no-learning-signal",
+                    format!("this loss does not depend on `{name}`"),
+                )
+                .label(at, "no `logprob` of the updated model in it")
+                .help(format!("use `logprob({name}, samples)` in the loss")),
+            );
+        };
+        let n = builder.input("count.tokens", nrl_ir::Type::f32([]));
+        // A batch without a trained token has entropy 0, not 0 / 0.
+        let one = builder.constant(1.0);
+        let mean = builder
+            .binary(nrl_ir::BinaryOp::Max, n, one)
+            .and_then(|n| Ok((builder.total(entropy)?, n)))
+            .and_then(|(t, n)| builder.binary(nrl_ir::BinaryOp::Div, t, n));
+        let entropy = match mean {
+            Ok(v) => v,
+            Err(e) => return self.shape_error(e, &[at], at),
+        };
+        let (inputs, scalars) = (builder.inputs.clone(), builder.scalars.clone());
+        let graph = self.push_graph(
+            builder.finish(&[("loss", loss), ("entropy", entropy), ("logprob", lp)]),
+            GraphKind::Update { model },
+        );
+        let mut args = vec![samples];
+        for i in &inputs {
+            if !args.contains(&i.from) {
+                args.push(i.from);
+            }
+        }
+        self.check_updates(samples, updates, u)?;
+        let temperature = self.temperature_of(samples);
+        let stage = Stage::Update {
+            model,
+            optimizer,
+            graph,
+            inputs,
+            temperature,
+            updates,
+            epochs,
+            tokens,
+            scalars,
+        };
+        self.stage("update", stage, args, u.model.span);
+        Ok(())
+    }
+
+    /// Temperature of the samples that a binding makes.
+    pub fn temperature_of(&self, samples: usize) -> f64 {
+        match &self.stages[samples].stage {
+            Stage::Generate { sampling, .. } if sampling.temperature > 0.0 => sampling.temperature,
+            _ => 1.0,
+        }
+    }
+
+    /// Samples per step must be shared evenly by the updates, and by the data-parallel ranks.
+    pub fn check_updates(&mut self, samples: usize, updates: usize, u: &'a ast::Update) -> El<()> {
+        let (count, made) = match &self.stages[samples].stage {
+            Stage::Generate { copies, .. } => {
+                let prompts = self.stages[samples].args.first().map(|p| &self.stages[*p].stage);
+                let Some(Stage::Take { count, .. }) = prompts else { return Ok(()) };
+                (count * copies, format!("{count} prompts * {copies} samples"))
+            }
+            Stage::Take { count, .. } => (*count, format!("{count} samples")),
+            _ => return Ok(()),
+        };
+        if count % updates != 0 {
+            let span = u.updates.as_ref().map_or(u.model.span, |e| e.span);
+            let legal: Vec<String> =
+                (1..=count.min(64)).filter(|n| count % n == 0).map(|n| n.to_string()).collect();
+            return self.fail(
+                Diagnostic::error(
+                    "batch-not-divisible",
+                    format!("{made} = {count} cannot be cut into {updates} equal updates"),
+                )
+                .label(span, format!("{updates} updates"))
+                .help(format!("numbers of updates that divide it: {}", legal.join(", "))),
+            );
+        }
+        Ok(())
+    }
+
+    /// A batch must be shared evenly by the ranks that split sequences.
+    pub fn check_batches(&mut self) {
+        let mut found = vec![];
+        for phase in &self.out.program.phases {
+            for b in &phase.step {
+                let Stage::Update { model, updates, .. } = &b.stage else { continue };
+                let Some(model) = self.out.program.models.get(*model) else { continue };
+                let mesh = &self.out.program.meshes[model.mesh].1;
+                let ranks = mesh.size("dp") * mesh.size("fsdp");
+                let samples = b.args.first().map(|s| &phase.step[*s]);
+                let count = match samples.map(|s| (&s.stage, &s.args)) {
+                    Some((Stage::Generate { copies, .. }, args)) => {
+                        match args.first().map(|p| &phase.step[*p].stage) {
+                            Some(Stage::Take { count, .. }) => count * copies,
+                            _ => continue,
+                        }
+                    }
+                    Some((Stage::Take { count, .. }, _)) => *count,
+                    _ => continue,
+                };
+                let per = count / (*updates).max(1);
+                if per % ranks.max(1) != 0 {
+                    found.push((per, ranks, b.line));
+                }
+            }
+        }
+        for (per, ranks, line) in found {
+            let legal: Vec<String> =
+                (1..=per.min(64)).filter(|n| per % n == 0).map(|n| n.to_string()).collect();
+            let span = self.line_span(line);
+            self.problems.push(
+                Diagnostic::error(
+                    "batch-not-divisible",
+                    format!(
+                        "an update of {per} samples cannot be shared by {ranks} data-parallel ranks"
+                    ),
+                )
+                .label(span, format!("{per} samples per update"))
+                .help(format!("make dp one of {}, or change the batch", legal.join(", "))),
+            );
+        }
+    }
+
+    pub fn line_span(&self, line: u32) -> Span {
+        let source = self.modules.get(ModuleId(0)).source;
+        let Some(s) = self.sources.get(source) else { return Span::default() };
+        let text = s.line(line as usize);
+        let start = s
+            .text()
+            .lines()
+            .take(line.saturating_sub(1) as usize)
+            .map(|l| l.len() + 1)
+            .sum::<usize>();
+        let indent = text.len() - text.trim_start().len();
+        Span::new(source, start + indent, start + text.len())
+    }
+
+    pub fn checkpoint(&mut self, env: &Env<'a>, c: &'a ast::Checkpoint, span: Span) -> El<()> {
+        let keep = match &c.keep {
+            Some(e) => {
+                let v = self.expr(env, e)?;
+                self.whole(&v, e.span, "the number of checkpoints")?
+            }
+            None => 1,
+        };
+        let by = match &c.by {
+            Some(e) => match self.expr(env, e)? {
+                Val::Metric(m) => {
+                    const KNOWN: [&str; 6] =
+                        ["accuracy", "reward", "pass_at_k", "length", "truncated", "failed"];
+                    let key = m.rsplit('.').next().unwrap_or("");
+                    if !KNOWN.contains(&key) {
+                        let help = nrl_base::did_you_mean(key, KNOWN)
+                            .unwrap_or_else(|| format!("a report has {}", KNOWN.join(", ")));
+                        return self.fail(
+                            Diagnostic::error(
+                                "unknown-metric",
+                                format!(
+                                    "checkpoints are kept by `{m}`, which no evaluation reports"
+                                ),
+                            )
+                            .label(e.span, "not reported")
+                            .help(help),
+                        );
+                    }
+                    Some(m)
+                }
+                v => {
+                    let kind = v.kind();
+                    return self.error(
+                        "wrong-type",
+                        e.span,
+                        format!("`by` takes a metric such as `test.accuracy`, not {kind}"),
+                        format!("this is {kind}"),
+                    );
+                }
+            },
+            None => None,
+        };
+        self.stage("checkpoint", Stage::Checkpoint { keep, by }, vec![], span);
+        Ok(())
+    }
+}
