@@ -6,9 +6,11 @@
 
 pub mod codes;
 mod diagnostic;
+mod files;
 mod nearest;
 mod source;
 
 pub use diagnostic::{Diagnostic, Label, Problems, Severity};
+pub use files::Files;
 pub use nearest::{did_you_mean, nearest};
 pub use source::{Position, Source, SourceId, SourceMap, Span};

@@ -11,10 +11,10 @@ use nrl_ir::program::{Binding, BindingId, Program, Stage};
 use nrl_syntax::ast;
 
 use crate::builder::Builder;
-use crate::files::Files;
 use crate::model::ModelInfo;
 use crate::modules::{Global, ModuleId, Modules};
 use crate::value::{Env, PlanRules, Val};
+use nrl_base::Files;
 
 /// An error that has been reported.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,6 @@ mod config;
 mod control;
 mod elab;
 mod expr;
-mod files;
 mod host;
 mod intrinsic;
 mod model;
@@ -31,8 +30,8 @@ use nrl_ir::program::Sampling;
 use nrl_syntax::ast::ItemKind;
 
 pub use elab::{GraphKind, Lowered, Requirement};
-pub use files::Files;
 pub use modules::STD;
+pub use nrl_base::Files;
 pub use probe::lower_fn;
 pub use value::{DimRule, PathRule, PlanRules, StateMode};
 

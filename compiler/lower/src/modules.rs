@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use nrl_base::{Diagnostic, Problems, SourceId, SourceMap, Span, nearest};
 use nrl_syntax::ast::{File, Item, ItemKind, Use, UseOrigin};
 
-use crate::files::Files;
+use nrl_base::Files;
 
 /// Index of a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

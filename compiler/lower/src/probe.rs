@@ -14,9 +14,9 @@ use nrl_syntax::ast::{self, ItemKind, TypeKind};
 
 use crate::builder::Builder;
 use crate::elab::{El, Elab, Mode, Stop};
-use crate::files::Files;
 use crate::modules::{self, ModuleId};
 use crate::value::{Env, Val};
+use nrl_base::Files;
 
 /// No model: nothing in a probed function is the model being updated.
 const NO_MODEL: usize = usize::MAX;

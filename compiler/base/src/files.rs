@@ -1,6 +1,6 @@
-//! How the compiler reads: through a trait, so that it does no I/O itself.
+//! The only way the compiler reads: a disk in the command line, a map in tests and editors.
 
-/// Files as the compiler sees them; the disk in the command line, a map in tests.
+/// Reads files by path.
 pub trait Files {
     /// Bytes of the file at `path`, or why they cannot be had.
     fn read(&self, path: &str) -> Result<Vec<u8>, String>;

@@ -1,0 +1,1 @@
+//! What an editor asks: hover, completion, definitions, hints, renames.

@@ -1,0 +1,1 @@
+//! NeMo RL recipes: YAML with inheritance and overrides in, the same out.
