@@ -1,0 +1,199 @@
+//! `config.json` in and out.
+
+use serde_json::{Map, Value, json};
+
+use crate::{Experts, ModelFacts};
+
+/// Reads the dims of a `config.json`; a model with several inputs keeps them in `text_config`.
+pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
+    let whole: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let inner = ["text_config", "llm_config"].iter().find_map(|key| whole.get(key));
+    let config = inner.unwrap_or(&whole);
+    let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
+    let need = |keys: &[&str]| number(keys).ok_or_else(|| format!("it states no `{}`", keys[0]));
+    let heads = need(&["num_attention_heads"])?;
+    let hidden = need(&["hidden_size"])?;
+    let latent = config.get("kv_lora_rank").is_some_and(Value::is_u64);
+    let head_dim = if latent {
+        number(&["qk_nope_head_dim"]).unwrap_or(0) + number(&["qk_rope_head_dim"]).unwrap_or(0)
+    } else {
+        number(&["head_dim"]).unwrap_or(hidden / heads.max(1))
+    };
+    let flag =
+        |key: &str, default: bool| config.get(key).and_then(Value::as_bool).unwrap_or(default);
+    let architecture = whole
+        .pointer("/architectures/0")
+        .and_then(Value::as_str)
+        .unwrap_or("unknown architecture")
+        .to_string();
+    let qwen2 = architecture.starts_with("Qwen2");
+    let keys = number(&["linear_num_key_heads"]);
+    Ok(ModelFacts {
+        name: name.to_string(),
+        layers: need(&["num_hidden_layers"])?,
+        hidden,
+        heads,
+        kv_heads: number(&["num_key_value_heads"]).unwrap_or(heads),
+        head_dim,
+        ffn: number(&["intermediate_size"]),
+        vocab: need(&["vocab_size"])?,
+        tied: whole
+            .get("tie_word_embeddings")
+            .or(config.get("tie_word_embeddings"))
+            .and_then(Value::as_bool)
+            .unwrap_or(false),
+        qkv_bias: flag("attention_bias", qwen2),
+        qk_norm: architecture.starts_with("Qwen3"),
+        max_positions: need(&["max_position_embeddings"])?,
+        rope_theta: config.get("rope_theta").and_then(Value::as_f64),
+        rope_scaling: config.get("rope_scaling").and_then(scaling),
+        sliding_window: number(&["sliding_window"]).filter(|_| flag("use_sliding_window", true)),
+        experts: experts(config),
+        latent_attention: latent,
+        linear_heads: keys.zip(number(&["linear_num_value_heads"])),
+        attention_layers: None,
+        multimodal: inner.is_some() || whole.get("vision_config").is_some(),
+        params_b: None,
+        eos: ids(config.get("eos_token_id").or(whole.get("eos_token_id"))),
+        source: "config.json".to_string(),
+        architecture,
+    })
+}
+
+fn experts(config: &Value) -> Option<Experts> {
+    let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
+    let shared =
+        number(&["shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"]);
+    let ffn = number(&["moe_intermediate_size"]).or(number(&["intermediate_size"]))?;
+    Some(Experts {
+        number: number(&["num_experts", "num_local_experts", "n_routed_experts"])?,
+        top_k: number(&["num_experts_per_tok"])?,
+        ffn,
+        shared_ffn: shared.unwrap_or(number(&["n_shared_experts"]).unwrap_or(0) * ffn),
+        first_dense: number(&["first_k_dense_replace"]).unwrap_or(0),
+    })
+}
+
+/// `llama3 factor 8 ..` of a `rope_scaling` map.
+fn scaling(value: &Value) -> Option<String> {
+    let map = value.as_object()?;
+    let kind = map.get("rope_type").or(map.get("type"))?.as_str()?;
+    let short = [
+        ("factor", "factor"),
+        ("low_freq_factor", "low"),
+        ("high_freq_factor", "high"),
+        ("original_max_position_embeddings", "orig"),
+    ];
+    let words = short
+        .iter()
+        .filter_map(|(key, word)| Some(format!(" {word} {}", map.get(*key)?.as_f64()?)));
+    (kind != "default").then(|| format!("{kind}{}", words.collect::<String>()))
+}
+
+fn ids(value: Option<&Value>) -> Vec<u64> {
+    match value {
+        Some(Value::Array(list)) => list.iter().filter_map(Value::as_u64).collect(),
+        Some(one) => one.as_u64().into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// Writes the dims as a `config.json`, for the families whose models the library has.
+pub(crate) fn write(m: &ModelFacts) -> Option<String> {
+    let kind = match m.architecture.as_str() {
+        "LlamaForCausalLM" => "llama",
+        "MistralForCausalLM" => "mistral",
+        "Qwen2ForCausalLM" => "qwen2",
+        "Qwen3ForCausalLM" => "qwen3",
+        "Qwen3MoeForCausalLM" => "qwen3_moe",
+        _ => return None,
+    };
+    let mut config = Map::new();
+    let mut put = |key: &str, value: Value| {
+        config.insert(key.to_string(), value);
+    };
+    put("architectures", json!([m.architecture]));
+    put("model_type", json!(kind));
+    put("hidden_size", json!(m.hidden));
+    put("intermediate_size", json!(m.ffn));
+    put("num_hidden_layers", json!(m.layers));
+    put("num_attention_heads", json!(m.heads));
+    put("num_key_value_heads", json!(m.kv_heads));
+    put("head_dim", json!(m.head_dim));
+    put("vocab_size", json!(m.vocab));
+    put("tie_word_embeddings", json!(m.tied));
+    put("max_position_embeddings", json!(m.max_positions));
+    put("rope_theta", json!(m.rope_theta?));
+    put("rms_norm_eps", json!(if kind.starts_with("qwen") { 1e-6 } else { 1e-5 }));
+    put("hidden_act", json!("silu"));
+    put("torch_dtype", json!("bfloat16"));
+    put("eos_token_id", json!(m.eos));
+    if let Some(text) = &m.rope_scaling {
+        put("rope_scaling", rope(text)?);
+    }
+    if let Some(e) = m.experts {
+        put("num_experts", json!(e.number));
+        put("num_experts_per_tok", json!(e.top_k));
+        put("moe_intermediate_size", json!(e.ffn));
+        put("norm_topk_prob", json!(true));
+        put("decoder_sparse_step", json!(1));
+    }
+    Some(Value::Object(config).to_string())
+}
+
+/// A `rope_scaling` map of `llama3 factor 8 low 1 high 4 orig 8192`.
+fn rope(text: &str) -> Option<Value> {
+    let mut words = text.split(' ');
+    let mut map = Map::new();
+    map.insert("rope_type".into(), json!(words.next()?));
+    while let (Some(word), Some(number)) = (words.next(), words.next()) {
+        let key = match word {
+            "factor" => "factor",
+            "low" => "low_freq_factor",
+            "high" => "high_freq_factor",
+            "orig" => "original_max_position_embeddings",
+            _ => return None,
+        };
+        let number: f64 = number.parse().ok()?;
+        let whole = key == "original_max_position_embeddings";
+        map.insert(key.into(), if whole { json!(number as u64) } else { json!(number) });
+    }
+    Some(Value::Object(map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_written_config_reads_back_as_the_same_dims() {
+        let mut written = 0;
+        for m in crate::models() {
+            let Some(text) = m.config_json() else { continue };
+            let back = read(&m.name, &text).unwrap();
+            written += 1;
+            let dims = |m: &ModelFacts| {
+                (
+                    m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tied,
+                    m.experts,
+                )
+            };
+            assert_eq!(dims(&back), dims(m), "{}", m.name);
+            assert_eq!(back.rope_scaling, m.rope_scaling, "{}", m.name);
+            assert_eq!((back.eos, back.max_positions), (m.eos.clone(), m.max_positions));
+        }
+        assert!(written > 30, "{written}");
+    }
+
+    #[test]
+    fn a_nested_text_config_is_found() {
+        let text = r#"{"architectures": ["Qwen2_5_VLForConditionalGeneration"],
+            "text_config": {"num_hidden_layers": 36, "hidden_size": 2048, "num_attention_heads": 16,
+              "num_key_value_heads": 2, "intermediate_size": 11008, "vocab_size": 151936,
+              "max_position_embeddings": 128000}, "tie_word_embeddings": true}"#;
+        let facts = read("x", text).unwrap();
+        assert!(facts.multimodal && facts.tied);
+        assert_eq!((facts.heads, facts.kv_heads, facts.head_dim), (16, 2, 128));
+        assert!(read("x", "{}").unwrap_err().contains("num_attention_heads"));
+    }
+}

@@ -1,0 +1,115 @@
+//! The table of published checkpoints.
+
+use std::sync::LazyLock;
+
+use crate::{Experts, ModelFacts};
+
+static TABLE: LazyLock<Vec<ModelFacts>> = LazyLock::new(|| rows(include_str!("../models.csv")));
+
+pub(crate) fn all() -> &'static [ModelFacts] {
+    &TABLE
+}
+
+fn rows(text: &str) -> Vec<ModelFacts> {
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<&str> = lines.next().unwrap_or("").split(',').collect();
+    lines.filter_map(|line| row(&Row { names: &names, cells: line.split(',').collect() })).collect()
+}
+
+struct Row<'a> {
+    names: &'a [&'a str],
+    cells: Vec<&'a str>,
+}
+
+impl Row<'_> {
+    fn text(&self, name: &str) -> Option<&str> {
+        let at = self.names.iter().position(|n| *n == name)?;
+        self.cells.get(at).copied().filter(|cell| !cell.is_empty())
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+
+    fn float(&self, name: &str) -> Option<f64> {
+        self.text(name)?.parse().ok()
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.text(name) == Some("true")
+    }
+}
+
+fn row(r: &Row<'_>) -> Option<ModelFacts> {
+    let experts = r.number("experts").and_then(|number| {
+        Some(Experts {
+            number,
+            top_k: r.number("top_k")?,
+            ffn: r.number("moe_ffn")?,
+            shared_ffn: r.number("shared_ffn").unwrap_or(0),
+            first_dense: r.number("first_dense").unwrap_or(0),
+        })
+    });
+    let linear_heads = r.text("linear_heads").and_then(|cell| {
+        let (keys, values) = cell.split_once('/')?;
+        Some((keys.parse().ok()?, values.parse().ok()?))
+    });
+    Some(ModelFacts {
+        name: r.text("model")?.to_string(),
+        architecture: r.text("architecture")?.to_string(),
+        layers: r.number("layers")?,
+        hidden: r.number("hidden")?,
+        heads: r.number("heads")?,
+        kv_heads: r.number("kv_heads")?,
+        head_dim: r.number("head_dim")?,
+        ffn: r.number("ffn"),
+        vocab: r.number("vocab")?,
+        tied: r.flag("tied"),
+        qkv_bias: r.flag("qkv_bias"),
+        qk_norm: r.flag("qk_norm"),
+        max_positions: r.number("max_positions")?,
+        rope_theta: r.float("rope_theta"),
+        rope_scaling: r.text("rope_scaling").map(str::to_string),
+        sliding_window: r.number("sliding_window"),
+        experts,
+        latent_attention: r.text("mla").is_some(),
+        linear_heads,
+        attention_layers: r.number("attention_layers"),
+        multimodal: r.flag("multimodal"),
+        params_b: r.float("params_b").zip(r.float("active_b")),
+        eos: r.text("eos").unwrap_or("").split('|').filter_map(|id| id.parse().ok()).collect(),
+        source: r.text("source").unwrap_or("").to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_table_is_read() {
+        let text = include_str!("../models.csv");
+        let rows = text.lines().filter(|line| !line.starts_with('#')).count() - 1;
+        assert_eq!(all().len(), rows);
+        let names: std::collections::BTreeSet<_> = all().iter().map(|m| &m.name).collect();
+        assert_eq!(names.len(), rows, "a model stands twice in the table");
+    }
+
+    /// Number of weights of a dense llama, written out.
+    #[test]
+    fn dense_rows_have_as_many_weights_as_their_dims_say() {
+        for m in all().iter().filter(|m| {
+            ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+                .contains(&m.architecture.as_str())
+        }) {
+            let (h, q, kv) = (m.hidden, m.heads * m.head_dim, m.kv_heads * m.head_dim);
+            let bias = if m.qkv_bias { q + 2 * kv } else { 0 };
+            let norms = 2 * h + if m.qk_norm { 2 * m.head_dim } else { 0 };
+            let layer = 2 * h * q + 2 * h * kv + 3 * h * m.ffn.unwrap() + bias + norms;
+            let total = m.layers * layer + m.vocab * h * if m.tied { 1 } else { 2 } + h;
+            let billions = total as f64 / 1e9;
+            let (stated, _) = m.params_b.unwrap();
+            assert!((billions / stated - 1.0).abs() < 0.005, "{}: {billions} {stated}", m.name);
+        }
+    }
+}
