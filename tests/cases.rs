@@ -92,3 +92,33 @@ fn c81_a_failed_reward_is_not_a_zero() {
         ran.fails("reward-failed", &["short"]);
     }
 }
+
+/// The pages that map traps and reports to tests name tests that exist.
+#[test]
+fn the_named_tests_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut code = String::new();
+    let mut folders = vec![root.join("tests"), root.join("compiler"), root.join("runtime")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                code.push_str(&std::fs::read_to_string(path).expect("a source"));
+            }
+        }
+    }
+    for page in ["docs/dev/traps.md", "docs/dev/cases.md"] {
+        let text = std::fs::read_to_string(root.join(page)).expect("the page");
+        let mut named = 0;
+        for word in text.split('`').skip(1).step_by(2) {
+            let name = word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            if name && word.contains('_') && !word.starts_with("NRL_") && word != "max_new" {
+                assert!(code.contains(&format!("fn {word}(")), "{page} names `{word}`");
+                named += 1;
+            }
+        }
+        assert!(named >= 5, "{page} names {named} tests");
+    }
+}
