@@ -14,21 +14,30 @@ pub enum Level {
     Avx512,
 }
 
-/// The best level of this machine.
+/// The best level of this machine; `NRL_SIMD=avx2` or `plain` keeps to a lower one, as tests of it do.
 pub fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
-                return Level::Avx512;
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                return Level::Avx2;
-            }
-        }
-        Level::Plain
+        let most = match std::env::var("NRL_SIMD").as_deref() {
+            Ok("plain") => Level::Plain,
+            Ok("avx2") => Level::Avx2,
+            _ => Level::Avx512,
+        };
+        most.min(machine())
     })
+}
+
+fn machine() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
+            return Level::Avx512;
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Level::Avx2;
+        }
+    }
+    Level::Plain
 }
 
 /// Defines `pub fn $name`, which runs `$body::<V>` compiled for the machine's level.
