@@ -12,7 +12,7 @@ use std::cell::RefCell;
 
 use gemm::Parallelism;
 
-use crate::simd::{Vector, at_level, fold};
+use crate::simd::{Level, Vector, at_level, fold, level};
 use crate::threads::{Shared, Threads};
 
 /// Length of a block of the contraction.
@@ -70,7 +70,9 @@ pub fn gemm(threads: &Threads, shape: Shape, out: ViewMut, add: bool, a: View, b
     if n >= WIDE && k > 0 && b.row == 1 && b.col >= k {
         return wide(threads, shape, out, add, a, b);
     }
-    if m <= FEW && n >= 64 && k > 0 && b.col == 1 && out.col == 1 {
+    // Without vectors of our own the sums would not be fused as the crate fuses them.
+    let vectors = level() > Level::Plain;
+    if vectors && m <= FEW && n >= 64 && k > 0 && b.col == 1 && out.col == 1 {
         return few(threads, shape, out, add, a, b);
     }
     let parts = parts(threads, shape);
