@@ -28,6 +28,10 @@ pub fn recipe(args: &RecipeArgs) -> Result<Compiled, ExitCode> {
         ..nrl_driver::Options::default()
     };
     let (compiled, found) = nrl_driver::compile(&Disk, &mut sources, &args.file, &options);
+    if let Some(first) = compiled.as_ref().and_then(|c| c.not_yet.first()) {
+        report::print(std::slice::from_ref(first), &sources);
+        return Err(ExitCode::from(1));
+    }
     let mut compiled = finish(compiled, &found, &sources)?;
     compiled.program.seed = args.seed.unwrap_or(compiled.program.seed);
     Ok(compiled)

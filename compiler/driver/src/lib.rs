@@ -19,6 +19,7 @@ use nrl_passes::{
     FuseConfig, Recompute, Sharded, Stage, fuse, grad, incremental, schedule, shard, simplify,
 };
 
+pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Files, STD};
 
 /// The phases, in order.
@@ -85,6 +86,10 @@ pub struct Compiled {
     pub emitted: Vec<String>,
     /// Seconds per phase, summed over graphs.
     pub timings: Vec<(&'static str, Duration)>,
+    /// Machines, views and assumptions that the recipe names.
+    pub facts: Facts,
+    /// What checks and cannot run yet: an error each. A run must show the first and stop.
+    pub not_yet: Vec<Diagnostic>,
 }
 
 /// Compiles the recipe in `path`. `None` if a problem is an error.
@@ -142,6 +147,8 @@ fn finish(
         plans,
         emitted: pipeline.emitted,
         timings: pipeline.timings,
+        facts: pipeline.lowered.facts,
+        not_yet: pipeline.lowered.not_yet,
     };
     ((!failed).then_some(compiled), problems.into_sorted())
 }
@@ -277,8 +284,9 @@ impl Pipeline<'_> {
     /// An axis in a rule of the user's own is one of some mesh; the library's may be of none.
     fn axes_exist(&mut self) {
         let meshes = self.lowered.program.meshes.iter().map(|(_, m)| m);
+        let views = self.lowered.facts.views.iter().flat_map(|v| &v.axes);
         let known: BTreeSet<&str> =
-            meshes.flat_map(|m| m.axes.iter().map(|a| a.name.as_str())).collect();
+            meshes.flat_map(|m| &m.axes).chain(views).map(|a| a.name.as_str()).collect();
         for rules in &self.lowered.rules {
             let dims = rules
                 .dims

@@ -35,7 +35,10 @@ fn findings(text: &str) -> Vec<Diagnostic> {
     files.insert("example.nrl".to_string(), text.to_string());
     let sets = text.lines().filter_map(|l| l.strip_prefix("# --set ").map(str::to_string));
     let options = Options { sets: sets.collect(), ..Options::default() };
-    compile(&files, &mut SourceMap::new(), "example.nrl", &options).1
+    let mut found = compile(&files, &mut SourceMap::new(), "example.nrl", &options).1;
+    // What cannot run yet is a note.
+    found.retain(|d| d.severity != nrl_base::Severity::Note);
+    found
 }
 
 #[test]

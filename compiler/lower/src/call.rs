@@ -389,7 +389,7 @@ impl<'a> Elab<'a, '_> {
                     ("Schedule", Val::Closure(_) | Val::Const(Value::Num(_), _)) => true,
                     ("Optimizer", Val::Optimizer(_)) => true,
                     ("Generator", Val::Generator(..)) => true,
-                    ("Cluster", Val::Cluster { .. }) => true,
+                    ("Cluster", Val::Cluster(_)) => true,
                     ("Plan", Val::Plan(_)) => true,
                     ("loss", Val::Loss(_)) => true,
                     (

@@ -11,6 +11,7 @@ use nrl_ir::program::{Binding, BindingId, Program, Stage};
 use nrl_syntax::ast;
 
 use crate::builder::Builder;
+use crate::facts::Facts;
 use crate::model::ModelInfo;
 use crate::modules::{Global, ModuleId, Modules};
 use crate::value::{Env, PlanRules, Val};
@@ -48,8 +49,12 @@ pub struct Lowered {
     pub rules: Vec<PlanRules>,
     /// Where each model was placed or made, for messages.
     pub places: Vec<Span>,
-    /// Bounds of ragged dims used when planning.
+    /// Requirements that later phases decide.
     pub requires: Vec<Requirement>,
+    /// Machines, views and assumptions.
+    pub facts: Facts,
+    /// What checks and cannot run yet: one error each, for `run`.
+    pub not_yet: Vec<Diagnostic>,
 }
 
 /// A `require` that a later phase decides.
@@ -152,6 +157,38 @@ impl<'a, 's> Elab<'a, 's> {
         }
         self.problems.push(d);
         Err(Stop)
+    }
+
+    /// Notes that something checks and cannot run yet.
+    pub fn later(&mut self, span: Span, what: impl Into<String>, label: impl Into<String>) {
+        let span = self.user_span(span);
+        let d = Diagnostic::error("not-supported", what).label(span, label);
+        if !self.out.not_yet.contains(&d) {
+            self.out.not_yet.push(d);
+        }
+    }
+
+    /// Warns of a setting that changes nothing.
+    pub fn no_effect(
+        &mut self,
+        span: Span,
+        what: impl Into<String>,
+        label: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        let span = self.user_span(span);
+        let d = Diagnostic::warning("setting-has-no-effect", what).label(span, label).help(help);
+        if !self.problems.as_slice().contains(&d) {
+            self.problems.push(d);
+        }
+    }
+
+    /// The place in the user's own files that led to a span of the library.
+    pub fn user_span(&self, span: Span) -> Span {
+        match self.call_sites.last() {
+            Some(site) if self.is_std(span) => *site,
+            _ => span,
+        }
     }
 
     /// Does a span lie in the standard library?
@@ -346,6 +383,8 @@ fn bindings(block: &ast::Block, see: &mut dyn FnMut(&ast::Name)) {
         match &stmt.kind {
             ast::StmtKind::Bind(b) => b.names.iter().for_each(&mut *see),
             ast::StmtKind::Mesh(m) => see(&m.name),
+            ast::StmtKind::View(v) => see(&v.name),
+            ast::StmtKind::Pool(p) => p.names.iter().for_each(&mut *see),
             ast::StmtKind::Phase(p) => bindings(&p.body, see),
             ast::StmtKind::Step(b) => bindings(b, see),
             ast::StmtKind::Every(t) => bindings(&t.body, see),

@@ -8,10 +8,12 @@
 mod builder;
 mod call;
 mod check;
+mod cluster;
 mod config;
 mod control;
 mod elab;
 mod expr;
+pub mod facts;
 mod host;
 mod intrinsic;
 mod model;
@@ -23,6 +25,7 @@ mod recipe;
 mod step;
 mod tensor;
 mod units;
+mod unused;
 mod value;
 
 use nrl_base::{Diagnostic, Problems, SourceMap, Span};
@@ -96,7 +99,28 @@ pub fn lower(
         }
     }
     problems.extend(elab.problems.as_slice().to_vec());
+    if !problems.has_errors() {
+        problems.extend(not_yet(&elab.out.not_yet, sources));
+    }
     (elab.out, problems)
+}
+
+/// One note that names everything that checks and cannot run yet.
+fn not_yet(found: &[Diagnostic], sources: &SourceMap) -> Option<Diagnostic> {
+    let first = found.first()?;
+    let line = |d: &Diagnostic| {
+        let span = d.span()?;
+        let source = sources.get(span.source)?;
+        Some(source.position(span.start as usize).line)
+    };
+    let what = "this recipe checks, and cannot run yet";
+    let mut d = Diagnostic::new("not-supported", nrl_base::Severity::Note, what);
+    d.labels.extend(first.labels.first().cloned());
+    for f in found {
+        let at = line(f).map_or(String::new(), |l| format!("line {l}: "));
+        d = d.note(format!("{at}{}", f.message));
+    }
+    Some(d.help_opt(first.help.clone()))
 }
 
 /// A program that only generates from and scores with the model in directory `dir`: one generator

@@ -1,13 +1,12 @@
-//! Plans and meshes: which axes split which dims.
+//! Plans: which axes split which dims, and whether the sizes of a model allow it.
 
-use nrl_base::Diagnostic;
-use nrl_ir::Mesh;
+use nrl_base::{Diagnostic, Span};
 use nrl_syntax::ast::{self, PlanRuleKind};
 
 use crate::call::ArgVal;
 use crate::elab::{El, Elab};
 use crate::modules::ModuleId;
-use crate::value::{DimRule, Env, PathRule, PlanRules, StateMode, Val};
+use crate::value::{DimRule, Env, PathRule, PlanRules, Stages, StateMode, Val, Waits};
 
 impl PlanRules {
     /// Rules of both, those of `self` first.
@@ -16,6 +15,8 @@ impl PlanRules {
         self.paths.extend(other.paths);
         self.state = self.state.or(other.state);
         self.recompute = self.recompute.or(other.recompute);
+        self.stages = self.stages.or(other.stages);
+        self.later.extend(other.later);
         self
     }
 }
@@ -73,12 +74,7 @@ impl<'a> Elab<'a, '_> {
             match &r.kind {
                 PlanRuleKind::Split { targets, axes, view } => {
                     if let Some(v) = view {
-                        return self.error(
-                            "not-supported",
-                            v.span,
-                            "views of a mesh do not run yet",
-                            "this view",
-                        );
+                        self.known_view(env, v, axes)?;
                     }
                     for t in targets {
                         let Some(dim) = t.as_name() else {
@@ -89,6 +85,13 @@ impl<'a> Elab<'a, '_> {
                                 "not a name",
                             );
                         };
+                        if dim == "tok" && !axes.is_empty() {
+                            out.later.push(Waits {
+                                axes: axes.iter().map(|a| a.text.clone()).collect(),
+                                what: "tokens split over ranks do not run yet".into(),
+                                span: r.span,
+                            });
+                        }
                         out.dims.push(DimRule {
                             dim: dim.into(),
                             axes: axes.iter().map(|a| a.text.clone()).collect(),
@@ -122,12 +125,12 @@ impl<'a> Elab<'a, '_> {
                         "zero1" => StateMode::Zero1,
                         "zero3" => StateMode::Zero3,
                         "zero2" => {
-                            return self.error(
-                                "not-supported",
-                                mode.span,
-                                "zero2 does not run yet",
-                                "zero1 and zero3 do",
-                            );
+                            out.later.push(Waits {
+                                axes: axes.iter().map(|a| a.text.clone()).collect(),
+                                what: "zero2 does not run yet; zero1 and zero3 do".into(),
+                                span: mode.span,
+                            });
+                            StateMode::Zero1
                         }
                         other => {
                             let help = nrl_base::did_you_mean(other, ["zero1", "zero3"]);
@@ -144,139 +147,221 @@ impl<'a> Elab<'a, '_> {
                     out.state = Some((mode, axes.iter().map(|a| a.text.clone()).collect(), r.span));
                 }
                 PlanRuleKind::Recompute { mode, .. } => {
-                    let text = mode.as_name().map_or_else(
-                        || {
-                            if matches!(mode.kind, ast::ExprKind::None) {
-                                "none".into()
-                            } else {
-                                String::new()
-                            }
-                        },
-                        str::to_string,
-                    );
-                    if text != "none" && text != "full" {
-                        return self.error(
-                            "not-supported",
-                            mode.span,
-                            "recompute is `none` or `full`",
-                            "this choice",
-                        );
+                    let text = self.recompute(env, mode)?;
+                    if text == "selective" {
+                        out.later.push(Waits {
+                            axes: vec![],
+                            what: "selective recomputation does not run yet; `full` does".into(),
+                            span: r.span,
+                        });
                     }
                     out.recompute = Some((text, r.span));
                 }
-                PlanRuleKind::Stages { axis, .. } => {
-                    return self.error(
-                        "not-supported",
-                        axis.span,
-                        "pipeline stages do not run yet",
-                        "this axis",
-                    );
+                PlanRuleKind::Stages { axis, chunks, split, .. } => {
+                    let chunks = match chunks {
+                        Some(e) => {
+                            let v = self.expr(env, e)?;
+                            self.whole(&v, e.span, "the number of virtual stages")?.max(1)
+                        }
+                        None => 1,
+                    };
+                    let split = match split {
+                        Some(e) => Some(self.numbers(env, e)?),
+                        None => None,
+                    };
+                    let (axis, span) = (axis.text.clone(), r.span);
+                    out.later.push(Waits {
+                        axes: vec![axis.clone()],
+                        what: "pipeline stages do not run yet".into(),
+                        span,
+                    });
+                    out.stages = Some(Stages { axis, chunks, split, span });
                 }
-                PlanRuleKind::Reduce { axis, .. } => {
-                    return self.error(
-                        "not-supported",
-                        axis.span,
-                        "reductions in another dtype do not run yet",
-                        "this axis",
-                    );
-                }
+                PlanRuleKind::Reduce { axis, .. } => out.later.push(Waits {
+                    axes: vec![axis.text.clone()],
+                    what: "reductions in another number type do not run yet".into(),
+                    span: r.span,
+                }),
             }
         }
         Ok(out)
     }
+}
 
-    /// `mesh m = cluster axes (dp: rest, tp: 2)`.
-    pub fn mesh(&mut self, env: &Env<'a>, m: &'a ast::Mesh) -> El<Val<'a>> {
-        let ranks = match self.expr(env, &m.cluster)? {
-            Val::Cluster { ranks } => ranks.unwrap_or(1),
-            v => {
-                let kind = v.kind();
-                return self.error(
-                    "wrong-type",
-                    m.cluster.span,
-                    format!("a mesh is made of a cluster, not {kind}"),
-                    format!("this is {kind}"),
-                );
-            }
-        };
-        let mut axes: Vec<(String, Option<usize>)> = vec![];
-        for a in &m.axes {
-            let known = ["dp", "fsdp", "tp", "rep", "rtp"];
-            if !known.contains(&a.name.text.as_str()) {
-                let later = ["pp", "cp", "ep", "etp", "sp"].contains(&a.name.text.as_str());
-                let code = if later { "not-supported" } else { "unknown-name" };
-                let text = if later {
-                    format!("axis `{}` does not run yet", a.name.text)
-                } else {
-                    format!("there is no axis `{}`", a.name.text)
+impl<'a> Elab<'a, '_> {
+    /// A rule names a view that the recipe has; plans of the library name none.
+    fn known_view(&mut self, env: &Env<'a>, v: &ast::Name, axes: &[ast::Name]) -> El<()> {
+        match env.get(&v.text) {
+            Some(Val::View(view)) => {
+                let view = self.out.facts.views[*view].clone();
+                let Some(axis) = axes.iter().find(|a| !view.axes.iter().any(|x| x.name == a.text))
+                else {
+                    return Ok(());
                 };
-                let help = (!later).then(|| nrl_base::did_you_mean(&a.name.text, known)).flatten();
-                let help = help.unwrap_or_else(|| format!("axes are {}", known.join(", ")));
-                return self
-                    .fail(Diagnostic::error(code, text).label(a.span, "this axis").help(help));
-            }
-            if axes.iter().any(|(n, _)| *n == a.name.text) {
-                return self.error(
-                    "duplicate-name",
-                    a.span,
-                    format!("axis `{}` is given twice", a.name.text),
-                    "second size",
-                );
-            }
-            let size = match self.expr(env, &a.size)? {
-                Val::Rest => None,
-                v => Some(self.whole(&v, a.size.span, &format!("axis `{}`", a.name.text))?),
-            };
-            if size == Some(0) {
-                return self.error(
-                    "out-of-range",
-                    a.span,
-                    format!("axis `{}` has size 0", a.name.text),
-                    "at least 1",
-                );
-            }
-            axes.push((a.name.text.clone(), size));
-        }
-        let product: usize = axes.iter().filter_map(|(_, s)| *s).product();
-        let rests = axes.iter().filter(|(_, s)| s.is_none()).count();
-        let span = m
-            .axes
-            .first()
-            .map_or(m.name.span, |a| a.span.to(m.axes.last().map_or(a.span, |b| b.span)));
-        let written = axes
-            .iter()
-            .map(|(n, s)| format!("{n} {}", s.map_or("rest".into(), |s| s.to_string())))
-            .collect::<Vec<_>>()
-            .join(" * ");
-        if rests > 1 {
-            return self.error("mesh-does-not-fill", span, "only one axis can be `rest`", written);
-        }
-        if (rests == 0 && product != ranks) || (rests == 1 && ranks % product != 0) {
-            let divisors: Vec<String> =
-                (1..=ranks).filter(|n| ranks % n == 0).map(|n| n.to_string()).collect();
-            return self.fail(
-                Diagnostic::error(
-                    "mesh-does-not-fill",
-                    format!(
-                        "mesh `{}` needs {written} ranks, the cluster has {ranks}",
-                        m.name.text
-                    ),
+                let known: Vec<&str> = view.axes.iter().map(|a| a.name.as_str()).collect();
+                let what = format!("view `{}` has no axis `{}`", v.text, axis.text);
+                let d =
+                    Diagnostic::error("unknown-axis", what).label(axis.span, "not an axis of it");
+                self.fail(
+                    d.label(view.span, "the view")
+                        .help(format!("its axes are {}", known.join(", "))),
                 )
-                .label(span, format!("the sizes given make {product}"))
-                .label(m.cluster.span, format!("{ranks} ranks"))
-                .help(if rests == 1 {
-                    format!("{product} must divide {ranks}; sizes that do: {}", divisors.join(", "))
-                } else {
-                    format!("make the product {ranks}, or write `rest` for one axis")
-                }),
-            );
+            }
+            _ => {
+                let known: Vec<&str> =
+                    env.iter().filter(|(_, x)| matches!(x, Val::View(_))).map(|(n, _)| n).collect();
+                let help = nrl_base::did_you_mean(&v.text, known.iter().copied()).unwrap_or_else(|| {
+                    "write `view x of m(dp, tp) = (edp: rest, ep: 4)`, and the rule in a plan of the recipe".into()
+                });
+                let what = format!("there is no view `{}` here", v.text);
+                self.fail(
+                    Diagnostic::error("unknown-name", what).label(v.span, "not found").help(help),
+                )
+            }
         }
-        let axes = axes
-            .into_iter()
-            .map(|(name, s)| nrl_ir::Axis { name, size: s.unwrap_or(ranks / product.max(1)) })
+    }
+
+    /// `none`, `selective` or `full`, by a word or by a value.
+    fn recompute(&mut self, env: &Env<'a>, mode: &'a ast::Expr) -> El<String> {
+        let written = mode.as_name().filter(|n| matches!(*n, "full" | "selective"));
+        let text = match written {
+            Some(n) if env.get(n).is_none() => n.to_string(),
+            _ => match self.expr(env, mode)? {
+                Val::Variant { name, .. } => name,
+                v if v.is_none() => "none".into(),
+                v => v.kind(),
+            },
+        };
+        if !["none", "full", "selective"].contains(&text.as_str()) {
+            let what = format!("recompute is `none`, `selective` or `full`, not {text}");
+            return self.error("wrong-type", mode.span, what, "this choice");
+        }
+        Ok(text)
+    }
+
+    /// A list of whole numbers known now.
+    fn numbers(&mut self, env: &Env<'a>, e: &'a ast::Expr) -> El<Vec<usize>> {
+        let v = self.expr(env, e)?;
+        let Val::Const(nrl_ir::host::Value::List(items), _) = &v else {
+            let kind = v.kind();
+            let what = format!("a list of numbers of layers is needed, not {kind}");
+            return self.error("wrong-type", e.span, what, "such as `[8, 8, 7, 7]`");
+        };
+        let mut out = vec![];
+        for i in items.iter() {
+            out.push(self.whole(&Val::constant(i.clone()), e.span, "a number of layers")?);
+        }
+        Ok(out)
+    }
+
+    /// What a placement asks of the sizes of its model, and what of it cannot run yet.
+    pub fn check_placement(&mut self, model: usize) {
+        let rules = self.out.rules[model].clone();
+        let mesh = self.out.program.models[model].mesh;
+        for w in &rules.later {
+            if w.axes.is_empty() || w.axes.iter().any(|a| self.axis_of(mesh, a) > 1) {
+                let span = self.place_span(w.span, model);
+                self.later(span, w.what.clone(), "asked for here");
+            }
+        }
+        if let Some(s) = &rules.stages {
+            self.check_stages(model, mesh, s);
+        }
+        for (dim, axis, what) in [("expert", "ep", "experts"), ("ef", "etp", "expert columns")] {
+            self.check_experts(model, mesh, (dim, axis, what));
+        }
+    }
+
+    /// The user's own place for a rule: the rule, or where the library's plan is asked for.
+    fn place_span(&self, rule: Span, model: usize) -> Span {
+        if self.is_std(rule) { self.out.places[model] } else { rule }
+    }
+
+    fn check_stages(&mut self, model: usize, mesh: usize, s: &Stages) {
+        let pp = self.axis_of(mesh, &s.axis);
+        let m = &self.out.program.models[model];
+        let Some(layers) = m.params.iter().find_map(|p| p.repeat.as_ref().map(|(_, n)| *n)) else {
+            return;
+        };
+        let place = self.place_span(s.span, model);
+        let mesh_at = self.out.facts.meshes.get(mesh).map_or(place, |f| f.span);
+        if let Some(split) = &s.split {
+            let total: usize = split.iter().sum();
+            if pp > 1 && (total != layers || split.len() != pp * s.chunks) {
+                let (n, stages) = (split.len(), pp * s.chunks);
+                let what = format!(
+                    "this split gives {total} layers to {n} stages, the model has {layers} layers and {stages} stages"
+                );
+                let d = Diagnostic::error("layers-not-divisible", what).label(place, "this split");
+                let _: El<()> = self.fail(d.label(mesh_at, format!("{} is {pp}", s.axis)));
+            }
+            return;
+        }
+        let stages = pp * s.chunks;
+        if layers.is_multiple_of(stages) {
+            return;
+        }
+        let legal: Vec<String> = (1..=layers)
+            .filter(|n| layers.is_multiple_of(n * s.chunks))
+            .map(|n| n.to_string())
             .collect();
-        self.out.program.meshes.push((m.name.text.clone(), Mesh { axes }));
-        Ok(Val::Mesh(self.out.program.meshes.len() - 1))
+        let (each, more) = (layers / pp, layers % pp);
+        let split: Vec<String> =
+            (0..pp).map(|i| (each + usize::from(i < more)).to_string()).collect();
+        let times =
+            if s.chunks > 1 { format!(" with {} chunks each", s.chunks) } else { String::new() };
+        let what = format!(
+            "{layers} layers do not split evenly over {} = {pp}{times} (remainder {})",
+            s.axis,
+            layers % stages
+        );
+        let d = Diagnostic::error("layers-not-divisible", what)
+            .label(place, format!("splits {layers} layers into stages"))
+            .label(mesh_at, format!("{} is {pp}", s.axis))
+            .help(format!(
+                "{} may be {}; or give the stages: `split [{}]`",
+                s.axis,
+                legal.join(", "),
+                split.join(", ")
+            ));
+        let _: El<()> = self.fail(d);
+    }
+
+    fn check_experts(&mut self, model: usize, mesh: usize, (dim, axis, what): (&str, &str, &str)) {
+        let n = self.axis_of(mesh, axis);
+        if n <= 1 {
+            return;
+        }
+        let m = &self.out.program.models[model];
+        let name = m.name.clone();
+        let place = self.out.places[model];
+        let at = self.out.facts.meshes.get(mesh).map_or(place, |f| f.span);
+        let view = self.out.facts.meshes.get(mesh).and_then(|f| f.experts);
+        let at = view.map_or(at, |v| self.out.facts.views[v].span);
+        let Some(size) = m.dims.find(dim).map(|d| m.dims.bound(d)) else {
+            if axis == "ep" {
+                self.no_effect(
+                    at,
+                    format!("`{axis}` is {n} and `{name}` has no experts"),
+                    "splits nothing",
+                    format!("leave `{axis}` out"),
+                );
+            }
+            return;
+        };
+        if size.is_multiple_of(n) {
+            return;
+        }
+        let legal: Vec<String> =
+            (1..=size).filter(|k| size.is_multiple_of(*k)).map(|k| k.to_string()).collect();
+        let d = Diagnostic::error(
+            "dim-not-divisible",
+            format!("{size} {what} do not split evenly over {axis} = {n} (remainder {})", size % n),
+        )
+        .label(at, format!("{axis} is {n}"))
+        .label(place, format!("`{name}` is laid out here"))
+        .help(format!("{axis} may be {}", legal.join(", ")));
+        let _: El<()> = self.fail(d);
     }
 }
 

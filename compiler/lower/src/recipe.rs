@@ -70,6 +70,9 @@ impl<'a> Elab<'a, '_> {
         }
         self.follow();
         self.check_batches();
+        if !self.problems.has_errors() {
+            self.check_unused(r);
+        }
     }
 
     /// Copies of a model live where it lives, and generators on their model's mesh, unless the
@@ -254,12 +257,8 @@ impl<'a> Elab<'a, '_> {
             StmtKind::Freeze(_) => {
                 self.error("not-supported", stmt.span, "`freeze` does not run yet", "this line")
             }
-            StmtKind::Pool(_) | StmtKind::View(_) => self.error(
-                "not-supported",
-                stmt.span,
-                "pools and views do not run yet",
-                "this line",
-            ),
+            StmtKind::Pool(p) => self.pool(env, p),
+            StmtKind::View(v) => self.view(env, v),
             StmtKind::Publish { .. } => self.error(
                 "not-supported",
                 stmt.span,
@@ -276,10 +275,15 @@ impl<'a> Elab<'a, '_> {
             for n in &b.names {
                 env.bind(&n.text, Val::Poison);
             }
-        } else if result.is_err()
-            && let StmtKind::Mesh(m) = &stmt.kind
-        {
-            env.bind(&m.name.text, Val::Poison);
+        } else if result.is_err() {
+            match &stmt.kind {
+                StmtKind::Mesh(m) => env.bind(&m.name.text, Val::Poison),
+                StmtKind::View(v) => env.bind(&v.name.text, Val::Poison),
+                StmtKind::Pool(p) => {
+                    p.names.iter().for_each(|n| env.bind(&n.text, Val::Poison));
+                }
+                _ => {}
+            }
         }
     }
 
@@ -293,6 +297,7 @@ impl<'a> Elab<'a, '_> {
                 Val::Data(i) => Some(&mut p.data[i].name),
                 Val::Optimizer(i) => Some(&mut p.optimizers[i].name),
                 Val::Generator(i, _) => Some(&mut p.generators[i].name),
+                Val::Cluster(i) => Some(&mut self.out.facts.clusters[i].name),
                 _ => None,
             };
             if let Some(slot) = slot
@@ -348,6 +353,7 @@ impl<'a> Elab<'a, '_> {
             self.out.rules[model] = rules.clone();
             self.placed.insert(model);
             self.out.places[model] = p.plan.as_ref().map_or(p.mesh.span, |e| e.span);
+            self.check_placement(model);
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ const SPELLINGS: &[(&str, &str, f64)] = &[
     ("rounds", "round", 1.0),
     ("node", "node", 1.0),
     ("nodes", "node", 1.0),
+    ("gpu", "gpu", 1.0),
+    ("gpus", "gpu", 1.0),
     ("rank", "rank", 1.0),
     ("ranks", "rank", 1.0),
     ("worker", "worker", 1.0),
@@ -49,6 +51,7 @@ const SPELLINGS: &[(&str, &str, f64)] = &[
     ("MiB", "byte", 1_048_576.0),
     ("GiB", "byte", 1_073_741_824.0),
     ("TiB", "byte", 1_099_511_627_776.0),
+    ("TFLOP", "flop", 1e12),
     ("%", "", 0.01),
 ];
 

@@ -51,10 +51,11 @@ pub enum Val<'a> {
     /// The `repeat` of a model, and one of its iterations.
     Layers(Rc<Layers>),
     Layer(Rc<Layers>),
-    Cluster {
-        ranks: Option<usize>,
-    },
+    /// By index of the facts.
+    Cluster(usize),
     Mesh(usize),
+    /// Axes of a mesh under other names, by index of the facts.
+    View(usize),
     Plan(PlanRules),
     Data(usize),
     Prompts {
@@ -143,6 +144,28 @@ pub struct PlanRules {
     pub paths: Vec<PathRule>,
     pub state: Option<(StateMode, Vec<String>, Span)>,
     pub recompute: Option<(String, Span)>,
+    pub stages: Option<Stages>,
+    /// What of it cannot run yet.
+    pub later: Vec<Waits>,
+}
+
+/// `layers: stages over pp, virtual 2, split [8, 7]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stages {
+    pub axis: String,
+    /// Stages of each rank.
+    pub chunks: usize,
+    /// Layers of each stage; equal if not given.
+    pub split: Option<Vec<usize>>,
+    pub span: Span,
+}
+
+/// A rule that cannot run yet on a mesh where one of `axes` splits; on any if there are none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waits {
+    pub axes: Vec<String>,
+    pub what: String,
+    pub span: Span,
 }
 
 /// `q, kv: @tp`.
@@ -261,7 +284,8 @@ impl<'a> Val<'a> {
             Val::Intrinsic(_) | Val::Method(..) => "a function".into(),
             Val::Dim(_) => "a dim".into(),
             Val::Layers(_) | Val::Layer(_) => "layers of a model".into(),
-            Val::Cluster { .. } => "a cluster".into(),
+            Val::Cluster(_) => "a cluster".into(),
+            Val::View(_) => "a view of a mesh".into(),
             Val::Mesh(_) => "a mesh".into(),
             Val::Plan(_) => "a plan".into(),
             Val::Data(_) => "a data set".into(),

@@ -68,7 +68,9 @@ fn the_first_example_of_a_page_raises_its_code_and_the_fix_nothing() {
         let path = docs().join(format!("errors/{slug}.md"));
         let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{slug}: {e}"));
         for (i, block) in blocks(&page, "nrl").iter().enumerate() {
-            let found = findings(block);
+            let mut found = findings(block);
+            // Examples of other codes are fragments: not all they bind is used.
+            found.retain(|d| d.code == *slug || d.code != "setting-has-no-effect");
             let raises = i == 0 && !LATER.contains(slug);
             let right = match raises {
                 true => found.len() == 1 && found[0].code == *slug,

@@ -61,6 +61,7 @@ static OWN: &[Intrinsic] = &[
     of("fold", &["list", "init", "f"]),
     of("optimizer", &["lr", "rule", "state", "clip_norm?", "decay_norms?"]),
     of("cpu_cluster", &["ranks"]),
+    of("gpu_cluster", &["device", "nodes", "gpus"]),
     of("json_lines", &["path", "prompt", "answer", "bad_lines"]),
     of("made_rows", &["rows", "make"]),
     of("load_model", &["path", "context", "dtype", "architectures"]),
@@ -252,9 +253,10 @@ impl<'a> Elab<'a, '_> {
             }
         }
         match args.which.name {
-            "optimizer" | "cpu_cluster" | "json_lines" | "made_rows" | "load_model"
-            | "characters" | "frozen" | "generator" | "generate" | "take" | "chat" | "at_most"
-            | "shuffled" | "from" | "file" | "logprob" | "evaluate" => self.stage_call(env, args),
+            "cpu_cluster" | "gpu_cluster" => self.cluster(args),
+            "optimizer" | "json_lines" | "made_rows" | "load_model" | "characters" | "frozen"
+            | "generator" | "generate" | "take" | "chat" | "at_most" | "shuffled" | "from"
+            | "file" | "logprob" | "evaluate" => self.stage_call(env, args),
             _ => self.tensor_call(env, args),
         }
     }

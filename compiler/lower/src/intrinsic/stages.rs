@@ -22,11 +22,6 @@ impl<'a> Elab<'a, '_> {
     pub(super) fn stage_call(&mut self, env: &Env<'a>, mut a: Args<'a>) -> El<Val<'a>> {
         let span = a.span;
         match a.which.name {
-            "cpu_cluster" => {
-                let (n, s) = a.need("ranks");
-                let ranks = self.whole(&n, s, "`ranks`")?.max(1);
-                Ok(Val::Cluster { ranks: Some(self.ranks.unwrap_or(ranks)) })
-            }
             "json_lines" => self.json_lines(a),
             "made_rows" => self.made_rows(a),
             "file" => {

@@ -173,7 +173,9 @@ fn elaborated(uses: &str, lines: &str, step: &str) -> (Program, Vec<String>) {
 
 /// The program of such a recipe, which must have no problem.
 pub fn program(uses: &str, lines: &str, step: &str) -> Program {
-    let (program, problems) = elaborated(uses, lines, step);
+    let (program, mut problems) = elaborated(uses, lines, step);
+    // Tests bind what only they look at.
+    problems.retain(|p| !p.starts_with("setting-has-no-effect"));
     assert!(problems.is_empty(), "{problems:#?}\n{lines}\n{step}");
     program
 }

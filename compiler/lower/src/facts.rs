@@ -1,0 +1,106 @@
+//! What a recipe says of machines, layouts and lengths beyond what the program itself needs.
+//!
+//! In: clusters, pools, meshes, views and assumptions as elaborated. Out: plain data for plans and
+//! reports. Nothing here decides whether a recipe is right.
+
+use nrl_base::Span;
+use nrl_ir::Axis;
+
+/// Everything, by index: `Val::Cluster` and the meshes of the program point here.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub clusters: Vec<ClusterFacts>,
+    /// One per mesh of the program.
+    pub meshes: Vec<MeshFacts>,
+    pub views: Vec<ViewFacts>,
+    /// One per model of the program.
+    pub models: Vec<ModelFacts>,
+    pub assumptions: Vec<Assumption>,
+}
+
+/// One kind of device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Device {
+    pub name: String,
+    /// Threads of this process otherwise.
+    pub gpu: bool,
+    pub memory_bytes: f64,
+    /// Memory of the host, per node.
+    pub host_bytes: f64,
+    /// Dense bf16 products, per second.
+    pub flops: f64,
+    /// To and from its own memory, bytes per second.
+    pub bandwidth: f64,
+    /// To the others of its node, bytes per second and direction.
+    pub link: f64,
+    /// To other nodes, bytes per second and direction.
+    pub network: f64,
+}
+
+/// A cluster, or a pool cut from one.
+#[derive(Clone, Debug)]
+pub struct ClusterFacts {
+    /// The name it is bound to.
+    pub name: String,
+    pub device: Device,
+    pub ranks: usize,
+    pub per_node: usize,
+    /// The cluster that a pool is part of, and its first rank there.
+    pub part_of: Option<(usize, usize)>,
+    pub span: Span,
+}
+
+/// A mesh of the program.
+#[derive(Clone, Debug, Default)]
+pub struct MeshFacts {
+    pub cluster: Option<usize>,
+    /// How axes of experts fold the others, if the mesh has such axes.
+    pub experts: Option<usize>,
+    pub span: Span,
+}
+
+/// Axes of a mesh seen as others.
+#[derive(Clone, Debug)]
+pub struct ViewFacts {
+    pub name: String,
+    pub mesh: usize,
+    /// The axes that it folds.
+    pub folds: Vec<String>,
+    pub axes: Vec<Axis>,
+    pub span: Span,
+}
+
+/// What is known of a model besides its parameters.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFacts {
+    /// Weights are asked for in bf16.
+    pub bf16: bool,
+    /// One number per token in place of logits.
+    pub scalar_head: bool,
+    pub span: Span,
+}
+
+/// `assume lengths = lognormal(..)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assumption {
+    /// `lengths`, `turns` or `latency`.
+    pub of: String,
+    pub law: Law,
+    pub span: Span,
+}
+
+/// How an assumed quantity is distributed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Law {
+    Lognormal {
+        mean: f64,
+        p99: f64,
+    },
+    Uniform {
+        low: f64,
+        high: f64,
+    },
+    Always(f64),
+    /// As in a file of earlier samples.
+    File(String),
+}
