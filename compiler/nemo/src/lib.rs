@@ -1,1 +1,30 @@
 //! NeMo RL recipes: YAML with inheritance and overrides in, the same out.
+//!
+//! `load(files, sources, path, overrides)` reads one recipe as NeMo RL does: `defaults` chains,
+//! `_override_`, OmegaConf's interpolation, Hydra's overrides. For several recipes make a `Loader`
+//! and call its `load`: parents are read once. `Loader::environment` gives the variables that
+//! `${oc.env:..}` may name. Each value of the `Settings` says who set it and where. Findings are
+//! sorted; without an error among them there are settings, and else there are none.
+
+mod interpolate;
+mod loader;
+mod merge;
+mod overrides;
+mod python;
+mod scalar;
+mod yaml;
+
+pub use loader::Loader;
+
+use nrl_base::{Diagnostic, Files, SourceMap};
+use nrl_rules::settings::Settings;
+
+/// The settings of one recipe, and what was found on the way.
+pub fn load(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    overrides: &[String],
+) -> (Option<Settings>, Vec<Diagnostic>) {
+    Loader::new(files).load(sources, path, overrides)
+}

@@ -1,0 +1,82 @@
+//! What a file says over what it inherits: mappings key by key, all else replaced.
+//!
+//! In: the tree so far and a tree on top. Out: one tree; each value keeps the place that set it
+//! last. `???` on top leaves what is below. `_override_: true` in a section at the top level drops
+//! the inherited section first; deeper it does nothing but stay in the recipe, which is told.
+
+use nrl_base::Diagnostic;
+use nrl_rules::settings::{Node, Value};
+
+const MARKER: &str = "_override_";
+
+/// `top` over `base`, both whole recipes.
+pub(crate) fn recipes(base: &mut Node, mut top: Node) {
+    if let (Value::Map(below), Value::Map(sections)) = (&mut base.value, &mut top.value) {
+        for (name, section) in sections {
+            let Value::Map(map) = &mut section.value else { continue };
+            if map.get(MARKER).is_some_and(|flag| flag.value == Value::Bool(true)) {
+                map.shift_remove(MARKER);
+                below.shift_remove(name);
+            }
+        }
+    }
+    crate::interpolate::expand_under(base, &top);
+    over(base, top);
+}
+
+/// `top` over `base`.
+pub(crate) fn over(base: &mut Node, top: Node) {
+    if is_missing(&top) {
+        return;
+    }
+    let origin = top.origin;
+    match (&mut base.value, top.value) {
+        (Value::Map(below), Value::Map(above)) => {
+            for (name, value) in above {
+                match below.get_mut(&name) {
+                    Some(old) => over(old, value),
+                    None => {
+                        below.insert(name, value);
+                    }
+                }
+            }
+            base.origin = origin;
+        }
+        (_, value) => *base = Node { value, origin },
+    }
+}
+
+/// Whether a value is the mark of a value that another file must give.
+pub(crate) fn is_missing(node: &Node) -> bool {
+    matches!(&node.value, Value::Text(text) if text == "???")
+}
+
+/// Markers below the top level, which do nothing.
+pub(crate) fn idle_markers(tree: &Node) -> Vec<Diagnostic> {
+    let mut found = vec![];
+    for (section, inside) in tree.entries() {
+        for (name, below) in inside.entries() {
+            idle_below(section, &format!("{section}.{name}"), below, &mut found);
+        }
+    }
+    found
+}
+
+fn idle_below(section: &str, path: &str, node: &Node, found: &mut Vec<Diagnostic>) {
+    for (name, below) in node.entries() {
+        if name != MARKER {
+            idle_below(section, &format!("{path}.{name}"), below, found);
+            continue;
+        }
+        let said = format!("`{path}.{MARKER}` does nothing: `{path}` is still merged");
+        let help = format!(
+            "`{MARKER}` works in a section at the top level alone: move it to `{section}`, or set \
+             each key of `{path}` that should differ"
+        );
+        let warning = Diagnostic::warning("idle-override-marker", said);
+        found.push(warning.label(below.origin.key, "not at the top level").help(help));
+    }
+    for (at, item) in node.items().iter().enumerate() {
+        idle_below(section, &format!("{path}.{at}"), item, found);
+    }
+}
