@@ -5,15 +5,19 @@
 //! and call its `load`: parents are read once. `Loader::environment` gives the variables that
 //! `${oc.env:..}` may name. Each value of the `Settings` says who set it and where. Findings are
 //! sorted; without an error among them there are settings, and else there are none.
+//! `check` loads and then judges: unknown keys, and the rules of `nrl_rules`.
 
+mod check;
 mod interpolate;
 mod loader;
 mod merge;
+pub mod model;
 mod overrides;
 mod python;
 mod scalar;
 mod yaml;
 
+pub use check::{Checked, Options, check};
 pub use loader::Loader;
 
 use nrl_base::{Diagnostic, Files, SourceMap};

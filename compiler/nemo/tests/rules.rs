@@ -1,0 +1,8 @@
+//! The rules on recipes that run: no false alarms. And on recipes with one mistake: each is found.
+
+#![expect(clippy::disallowed_methods, clippy::disallowed_macros, reason = "tests read and print")]
+
+#[path = "rules/quiet.rs"]
+mod quiet;
+#[path = "rules/resolved.rs"]
+mod resolved;
