@@ -146,14 +146,17 @@ impl<'f> Loader<'f> {
                     let parent = beside(folder, &parent);
                     let below = self.merged(sources, &parent, above, Some(place));
                     let Some(inherited) = &below.tree else { return Err(below.found.clone()) };
-                    merge::recipes(&mut base, inherited.clone());
+                    found.extend(merge::recipes(&mut base, inherited.clone()));
                     for file in &below.chain {
                         if !chain.contains(file) {
                             chain.push(file.clone());
                         }
                     }
                 }
-                merge::recipes(&mut base, tree);
+                found.extend(merge::recipes(&mut base, tree));
+                if found.iter().any(Diagnostic::is_error) {
+                    return Err(found);
+                }
                 base
             }
         };

@@ -5,12 +5,12 @@
 //! the inherited section first; deeper it does nothing but stay in the recipe, which is told.
 
 use nrl_base::Diagnostic;
-use nrl_rules::settings::{Node, Value};
+use nrl_rules::settings::{Node, Origin, Value};
 
 const MARKER: &str = "_override_";
 
-/// `top` over `base`, both whole recipes.
-pub(crate) fn recipes(base: &mut Node, mut top: Node) {
+/// `top` over `base`, both whole recipes; what cannot be merged is told.
+pub(crate) fn recipes(base: &mut Node, mut top: Node) -> Vec<Diagnostic> {
     if let (Value::Map(below), Value::Map(sections)) = (&mut base.value, &mut top.value) {
         for (name, section) in sections {
             let Value::Map(map) = &mut section.value else { continue };
@@ -21,11 +21,13 @@ pub(crate) fn recipes(base: &mut Node, mut top: Node) {
         }
     }
     crate::interpolate::expand_under(base, &top);
-    over(base, top);
+    let mut found = vec![];
+    over(base, top, "", &mut found);
+    found
 }
 
-/// `top` over `base`.
-pub(crate) fn over(base: &mut Node, top: Node) {
+/// `top` over `base`, which stands at `path`.
+pub(crate) fn over(base: &mut Node, top: Node, path: &str, found: &mut Vec<Diagnostic>) {
     if is_missing(&top) {
         return;
     }
@@ -34,7 +36,10 @@ pub(crate) fn over(base: &mut Node, top: Node) {
         (Value::Map(below), Value::Map(above)) => {
             for (name, value) in above {
                 match below.get_mut(&name) {
-                    Some(old) => over(old, value),
+                    Some(old) => {
+                        let dot = if path.is_empty() { "" } else { "." };
+                        over(old, value, &format!("{path}{dot}{name}"), found);
+                    }
                     None => {
                         below.insert(name, value);
                     }
@@ -42,8 +47,22 @@ pub(crate) fn over(base: &mut Node, top: Node) {
             }
             base.origin = origin;
         }
+        (Value::List(_), Value::Map(_)) => {
+            found.push(unlike(path, "list", base, "mapping", origin))
+        }
+        (Value::Map(_), Value::List(_)) => {
+            found.push(unlike(path, "mapping", base, "list", origin))
+        }
         (_, value) => *base = Node { value, origin },
     }
+}
+
+fn unlike(path: &str, below: &str, base: &Node, above: &str, origin: Origin) -> Diagnostic {
+    let said = format!("`{path}` is a {above} here and a {below} below: they cannot be merged");
+    let found = Diagnostic::error("wrong-type", said);
+    let found = found.label(origin.key, format!("a {above}"));
+    let found = found.label(base.origin.key, format!("a {below}"));
+    found.help(format!("make it a {below} as well, or set it to null in a file between the two"))
 }
 
 /// Whether a value is the mark of a value that another file must give.

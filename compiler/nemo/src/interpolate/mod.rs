@@ -88,8 +88,8 @@ fn references(base: &Node, top: &Node, path: &mut Vec<String>, found: &mut Vec<V
 struct Resolver<'r> {
     root: &'r Node,
     environment: &'r BTreeMap<String, String>,
-    /// Values of interpolations, by path.
-    known: HashMap<Vec<String>, Outcome<Node>>,
+    /// Values of interpolations with their sizes, by path.
+    known: HashMap<Vec<String>, (Outcome<Node>, usize)>,
     /// Paths of interpolations being resolved, outermost first.
     open: Vec<Vec<String>>,
     found: Vec<Diagnostic>,
@@ -126,10 +126,7 @@ impl<'r> Resolver<'r> {
 
     /// A node with everything below it resolved.
     fn whole(&mut self, node: &Node, path: &mut Vec<String>) -> Outcome<Node> {
-        self.count += 1;
-        if self.count > MOST {
-            return self.too_much(format!("interpolation makes more than {MOST} values"));
-        }
+        self.counted(1)?;
         let value = match &node.value {
             Value::Text(text) if is_one(text) => return self.interpolated(text, node, path),
             Value::Text(_) if merge::is_missing(node) => return self.missing(node, path),
@@ -158,6 +155,14 @@ impl<'r> Resolver<'r> {
         Ok(Node { value, origin: node.origin })
     }
 
+    fn counted(&mut self, values: usize) -> Outcome<()> {
+        self.count += values;
+        if self.count <= MOST {
+            return Ok(());
+        }
+        self.too_much(format!("interpolation makes more than {MOST} values"))
+    }
+
     fn missing(&mut self, node: &Node, path: &[String]) -> Outcome<Node> {
         let name = path.join(".");
         let said = format!("`{name}` is mandatory (`???`), and no file or override sets it");
@@ -169,8 +174,9 @@ impl<'r> Resolver<'r> {
     }
 
     fn interpolated(&mut self, text: &str, node: &Node, path: &[String]) -> Outcome<Node> {
-        if let Some(known) = self.known.get(path) {
-            return known.clone();
+        if let Some((_, size)) = self.known.get(path) {
+            self.counted(*size)?;
+            return self.known.get(path).map_or(Err(Failed), |(known, _)| known.clone());
         }
         let here = Here { path, text, origin: node.origin };
         if self.open.iter().any(|open| open == path) {
@@ -184,7 +190,9 @@ impl<'r> Resolver<'r> {
         self.open.push(path.to_vec());
         let value = self.text(here);
         self.open.pop();
-        self.known.insert(path.to_vec(), value.clone());
+        let size = value.as_ref().map_or(0, size);
+        self.counted(size)?;
+        self.known.insert(path.to_vec(), (value.clone(), size));
         value
     }
 
@@ -357,15 +365,16 @@ impl<'r> Resolver<'r> {
         self.fail(found.label(here.origin.value, "written here").help_opt(help))
     }
 
+    /// Told once: what follows is a consequence.
     fn too_much<T>(&mut self, said: String) -> Outcome<T> {
+        if self.found.iter().any(|found| found.code == "too-much-work") {
+            return Err(Failed);
+        }
         let found = Diagnostic::error("too-much-work", said);
-        let origin = self.root.origin;
+        let start = self.root.origin.value;
+        let start = nrl_base::Span { end: start.start, ..start };
         let help = "a recipe refers to single settings; look for references that multiply";
-        self.fail(
-            found
-                .label(nrl_base::Span { end: origin.value.start, ..origin.value }, "in this recipe")
-                .help(help),
-        )
+        self.fail(found.label(start, "in this recipe").help(help))
     }
 
     fn fail<T>(&mut self, found: Diagnostic) -> Outcome<T> {
@@ -378,6 +387,15 @@ impl<'r> Resolver<'r> {
 
 fn is_text(node: &Node) -> bool {
     matches!(node.value, Value::Text(_))
+}
+
+/// The number of values of a tree.
+fn size(node: &Node) -> usize {
+    match &node.value {
+        Value::List(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Value::Map(map) => 1 + map.values().map(size).sum::<usize>(),
+        _ => 1,
+    }
 }
 
 /// Collects what succeeds until something has failed.

@@ -154,21 +154,16 @@ impl Resolver<'_> {
     }
 
     fn entries(&mut self, name: &str, of: &Value, here: Here) -> Outcome<Value> {
-        let found;
-        let map = match of {
-            Value::Map(map) => map,
-            Value::Text(key) => {
-                let path = self.key(key, here)?;
-                found = match self.select(&path, Some(here))? {
-                    Some(node) => node,
-                    None => return self.nothing_there(&path, here),
-                };
-                let Value::Map(map) = &found.value else {
-                    return self.no_value(here, format!("`{key}` is no mapping"));
-                };
-                map
-            }
-            other => return self.no_value(here, format!("{} is no mapping", python::repr(other))),
+        let Value::Text(key) = of else {
+            let why = format!("`{name}` takes the path of a mapping, not {}", python::repr(of));
+            return self.no_value(here, why);
+        };
+        let path = self.key(key, here)?;
+        let Some(node) = self.select(&path, Some(here))? else {
+            return self.nothing_there(&path, here);
+        };
+        let Value::Map(map) = &node.value else {
+            return self.no_value(here, format!("`{key}` is no mapping"));
         };
         let text = |key: &String| Node { value: Value::Text(key.clone()), origin: here.origin };
         Ok(Value::List(match name {

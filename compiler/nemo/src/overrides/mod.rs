@@ -125,31 +125,15 @@ impl Work<'_> {
     }
 
     fn put(&self, node: &mut Node, value: Node) -> Result<(), Diagnostic> {
-        match (&node.value, &value.value) {
-            (Value::List(_), Value::Map(_)) | (Value::Map(_), Value::List(_)) => {
-                let kind = |value: &Value| match value {
-                    Value::List(_) => "a list",
-                    _ => "a mapping",
-                };
-                let said = format!(
-                    "`{}` is {}, and {} cannot be merged into it",
-                    self.name(),
-                    kind(&node.value),
-                    kind(&value.value)
-                );
-                let found = Diagnostic::error("bad-override", said);
-                let found = found.label(value.origin.value, "given here");
-                Err(found.label(node.origin.value, "set here"))
-            }
-            (Value::Map(_), Value::Map(_)) => {
-                merge::over(node, value);
-                Ok(())
-            }
-            _ => {
-                *node = value;
-                Ok(())
-            }
+        if !matches!((&node.value, &value.value), (Value::Map(_) | Value::List(_), Value::Map(_)))
+            && !matches!((&node.value, &value.value), (Value::Map(_), Value::List(_)))
+        {
+            *node = value;
+            return Ok(());
         }
+        let mut found = vec![];
+        merge::over(node, value, &self.name(), &mut found);
+        found.into_iter().next().map_or(Ok(()), Err)
     }
 
     fn remove(&self, root: &mut Node) -> Result<(), Diagnostic> {
@@ -172,9 +156,11 @@ impl Work<'_> {
                 map.shift_remove(last);
                 Ok(())
             }
-            Some(Value::List(items)) if last.parse().is_ok_and(|at: usize| at < items.len()) => {
-                items.remove(last.parse().unwrap_or(0));
-                Ok(())
+            Some(Value::List(_)) => {
+                let said =
+                    format!("`{}` is an item of a list, which `~` cannot remove", self.name());
+                let found = Diagnostic::error("bad-override", said).label(self.set.key, "here");
+                Err(found.help(format!("give the whole list: `{}=[..]`", above.join("."))))
             }
             _ => Err(self.unknown(root)),
         }

@@ -90,10 +90,10 @@ fn path(text: &str, range: Range<usize>) -> Result<Vec<String>, Wrong> {
         return wrong(format!("`{path}` names a config group, which recipes do not have"), help);
     }
     let fits = |word: &str| {
-        let mut signs = word.chars();
+        let number = word.bytes().all(|b| b.is_ascii_digit());
         let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '$');
-        let first = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$');
-        signs.next().is_some_and(first) && signs.all(inner)
+        let first = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '$');
+        !word.is_empty() && (number || word.starts_with(first) && word.chars().all(inner))
     };
     match path.split('.').find(|word| !fits(word)) {
         Some("") => wrong(String::from("its path is empty, or has an empty part"), help),
@@ -186,8 +186,8 @@ impl<'t> Reader<'t> {
             let length = reader.rest().find([':', ',', '}', '{', '[', ']']);
             let name = reader.rest().get(..length.unwrap_or(0)).unwrap_or("").trim_end();
             reader.at = key + length.unwrap_or(reader.rest().len());
-            if name.is_empty() || reader.peek() != Some(':') {
-                return reader.wrong("a mapping holds `key: value`", "write `{a: 1, b: 2}`");
+            if name.is_empty() || name.contains(['\'', '"']) || reader.peek() != Some(':') {
+                return reader.wrong("a mapping holds `key: value`, keys bare", "write `{a: 1}`");
             }
             reader.at += 1;
             let mut value = reader.element(",}")?;
