@@ -1,13 +1,20 @@
 //! `nrlc check`: proves what can be proved before a run.
+//!
+//! In: recipes of any kind, several at once, what the project has accepted, and a format. Out: the findings
+//! (human ones on standard error, all others on standard output) and an exit code: 0 if nothing is wrong, 1 if
+//! something is, 2 if the command makes no sense or a file that it names cannot be read.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nrl_base::SourceMap;
-use nrl_driver::{Compiled, Options, compile};
+use nrl_base::{Diagnostic, SourceMap};
+use nrl_driver::{Compiled, Files, Options, compile};
+use nrl_ide::findings::{self, Baseline, Checked, Totals};
+use nrl_runtime::files;
 
 use crate::disk::Disk;
-use crate::report;
+use crate::report::{self, Style};
 
 /// Checks recipes without running anything
 #[derive(clap::Args, Debug)]
@@ -15,7 +22,7 @@ pub struct CheckArgs {
     /// Recipe files
     #[arg(required = true, value_name = "RECIPE")]
     pub files: Vec<String>,
-    /// Overrides a value, such as `lr=1e-6`, `policy.path=DIR` or `m.tp=2`
+    /// Overrides a value of an `.nrl` recipe, such as `lr=1e-6`, `policy.path=DIR` or `m.tp=2`
     #[arg(long = "set", value_name = "PATH=EXPR")]
     pub sets: Vec<String>,
     /// Number of ranks instead of the recipe's
@@ -24,34 +31,172 @@ pub struct CheckArgs {
     /// Recipe to check, if a file has several
     #[arg(long, value_name = "NAME")]
     pub recipe: Option<String>,
+    /// Counts warnings as errors
+    #[arg(long, value_name = "WHAT")]
+    pub deny: Option<Deny>,
+    /// How findings are written
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    /// File of findings that are accepted, with reasons
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// Writes what is found into a baseline, to be given reasons
+    #[arg(long, value_name = "FILE")]
+    pub write_baseline: Option<PathBuf>,
 }
 
-/// Runs the command; 0 if no file has an error, else 1.
+/// What may not remain.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deny {
+    Warnings,
+}
+
+/// How findings are written.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// With the lines they are about
+    Human,
+    /// One JSON object per line, see docs/check-output.md
+    Json,
+    /// One SARIF 2.1.0 log
+    Sarif,
+    /// Annotations of GitHub workflows
+    Github,
+}
+
+const MISUSE: u8 = 2;
+
+/// Runs the command.
 pub fn run(args: &CheckArgs) -> ExitCode {
-    let mut failed = false;
-    for file in &args.files {
-        let start = Instant::now();
-        let mut sources = SourceMap::new();
-        let options = Options {
-            sets: args.sets.clone(),
-            ranks: args.ranks,
-            recipe: args.recipe.clone(),
-            ..Options::default()
+    let baseline = match args.baseline.as_deref().map(read_baseline).transpose() {
+        Ok(baseline) => baseline,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::from(MISUSE);
+        }
+    };
+    let mut misused = false;
+    let mut checked: Vec<Checked> = args
+        .files
+        .iter()
+        .map(|file| {
+            let unreadable = Disk.read(file).err();
+            misused |= unreadable.is_some();
+            unreadable.map_or_else(|| one(args, file), |why| missing(file, &why))
+        })
+        .collect();
+    let about = findings::accept(&mut checked, baseline.as_ref());
+    if let Some(path) = &args.write_baseline {
+        return write_baseline(path, &checked, baseline.as_ref(), misused);
+    }
+    if !about.findings.is_empty() {
+        checked.push(about);
+    }
+    let totals = Totals::sum(&checked);
+    let denied = args.deny == Some(Deny::Warnings) && totals.warnings > 0;
+    let exit = match (misused, totals.errors > 0 || denied) {
+        (true, _) => MISUSE,
+        (_, failed) => u8::from(failed),
+    };
+    match args.format {
+        Format::Human => human(&checked, args),
+        Format::Json => {
+            let lines: String = checked.iter().map(findings::json_file).collect();
+            print!("{lines}{}", findings::json_summary(&checked, exit));
+        }
+        Format::Sarif => print!("{}", findings::sarif(&checked, env!("CARGO_PKG_VERSION"))),
+        Format::Github => checked.iter().for_each(|c| print!("{}", findings::github(c))),
+    }
+    ExitCode::from(exit)
+}
+
+fn read_baseline(path: &std::path::Path) -> Result<Baseline, String> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {name}: {e}"))?;
+    Baseline::read(&name, &text)
+}
+
+/// Writes what is left; the reasons are for people to fill in.
+fn write_baseline(
+    path: &std::path::Path,
+    checked: &[Checked],
+    old: Option<&Baseline>,
+    misused: bool,
+) -> ExitCode {
+    let new = Baseline::of(&path.display().to_string(), checked, old);
+    if let Err(e) = files::write_file(path, new.json().as_bytes()) {
+        eprintln!("error: cannot write {}: {e}", path.display());
+        return ExitCode::from(MISUSE);
+    }
+    let bare = new.entries.iter().filter(|e| e.reason.is_empty()).count();
+    println!("{}: {} findings, {bare} without a reason", path.display(), new.entries.len());
+    ExitCode::from(if misused { MISUSE } else { 0 })
+}
+
+fn missing(file: &str, why: &str) -> Checked {
+    let d = Diagnostic::error("file-not-read", format!("cannot read {file}: {why}"));
+    Checked { file: file.to_string(), findings: vec![d], ..Checked::default() }
+}
+
+/// Checks one file. A defect of the checker is a finding like others, and the next file is checked.
+fn one(args: &CheckArgs, file: &str) -> Checked {
+    let start = Instant::now();
+    let mut checked = std::panic::catch_unwind(|| recipe(args, file)).unwrap_or_else(|_| {
+        let d = Diagnostic::error("internal", format!("the check of {file} has failed"))
+            .note("this is a bug in the compiler; please report it with the recipe");
+        Checked { findings: vec![d], ..Checked::default() }
+    });
+    checked.file = file.to_string();
+    checked.milliseconds = start.elapsed().as_secs_f64() * 1e3;
+    checked
+}
+
+fn recipe(args: &CheckArgs, file: &str) -> Checked {
+    let mut sources = SourceMap::new();
+    let options = Options {
+        sets: args.sets.clone(),
+        ranks: args.ranks,
+        recipe: args.recipe.clone(),
+        ..Options::default()
+    };
+    let (compiled, findings) = compile(&Disk, &mut sources, file, &options);
+    Checked { sources, findings, summary: compiled.as_ref().map(summary), ..Checked::default() }
+}
+
+/// Findings with their lines; one line for each file without an error.
+fn human(checked: &[Checked], args: &CheckArgs) {
+    let style = Style::of_stderr();
+    for c in checked {
+        eprint!("{}", report::render(&c.findings, &c.sources, style));
+        let accepted = match c.accepted.len() {
+            0 => String::new(),
+            n => format!(" ({n} accepted)"),
         };
-        let (compiled, found) = compile(&Disk, &mut sources, file, &options);
-        report::print(&found, &sources);
-        match compiled {
-            Some(c) => println!(
-                "{file}: ok in {:.0} ms: {}",
-                start.elapsed().as_secs_f64() * 1e3,
-                summary(&c)
-            ),
-            None => failed = true,
+        match (&c.summary, c.failed()) {
+            (Some(s), false) => {
+                println!("{}: ok in {:.0} ms{accepted}: {s}", c.file, c.milliseconds)
+            }
+            (None, false) if !c.accepted.is_empty() => {
+                println!("{}: {} accepted", c.file, c.accepted.len())
+            }
+            _ => {}
         }
     }
-    if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
+    let totals = Totals::sum(checked);
+    if checked.len() > 1 {
+        let failed = checked.iter().filter(|c| c.failed()).count();
+        println!(
+            "{} files, {failed} with errors: {} errors, {} warnings, {} accepted",
+            args.files.len(),
+            totals.errors,
+            totals.warnings,
+            totals.accepted
+        );
+    }
+    if args.deny.is_some() && totals.warnings > 0 && totals.errors == 0 {
+        eprintln!("warnings are errors here: `--deny warnings`");
+    }
 }
-
 /// `2 phases, 130 steps; policy 0.31 M parameters; 2 ranks`.
 fn summary(c: &Compiled) -> String {
     let p = &c.program;

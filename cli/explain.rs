@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
-use nrl_base::codes::{CODES, summary};
+use nrl_base::codes::{CODES, severity, summary};
 use nrl_base::did_you_mean;
 use nrl_driver::STD;
 
@@ -21,7 +21,7 @@ pub struct ExplainArgs {
     /// Error code such as `unit-mismatch`, or module such as `std.grpo`
     #[arg(value_name = "CODE", required_unless_present = "list")]
     pub name: Option<String>,
-    /// Lists all codes and modules
+    /// Lists all codes with how bad they are, and all modules
     #[arg(long, conflicts_with = "name")]
     pub list: bool,
 }
@@ -65,17 +65,18 @@ fn find(name: &str) -> Result<&'static str, String> {
     Err(format!("error: there is no code or module `{bare}`\n  help: {help}"))
 }
 
-/// All codes with their summaries, then the modules with the first line of their header.
+/// All codes with their severity and summary, then the modules with the first line of their header.
 fn list() -> String {
     let width = CODES.iter().map(|(code, _)| code.len()).max().unwrap_or(0);
     let mut out = String::new();
     for (code, _) in PAGES {
-        let _ = writeln!(out, "{code:width$}  {}", summary(code).unwrap_or_default());
+        let word = severity(code).word();
+        let _ = writeln!(out, "{code:width$}  {word:7}  {}", summary(code).unwrap_or_default());
     }
     out.push('\n');
     for (module, text) in STD {
         let header = text.lines().find_map(|l| l.strip_prefix("## ")).unwrap_or_default();
-        let _ = writeln!(out, "{module:width$}  {header}");
+        let _ = writeln!(out, "{module:width$}  {:7}  {header}", "module");
     }
     out
 }

@@ -27,13 +27,16 @@ impl Style {
     /// No colors, ASCII only, 100 columns: pipes, logs and tests.
     pub const PLAIN: Style = Style { color: false, unicode: false, width: 100 };
 
-    /// What suits standard error: colors on a terminal unless `NO_COLOR` is set, else `PLAIN`.
+    /// What suits standard error: colors on a terminal unless `NO_COLOR` is set, else plain;
+    /// narrower where `COLUMNS` says so.
     pub fn of_stderr() -> Self {
+        let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+        let width = columns.map_or(100, |c: usize| c.clamp(40, 100));
         if !std::io::stderr().is_terminal() {
-            return Style::PLAIN;
+            return Style { width, ..Style::PLAIN };
         }
         let color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Style { color, unicode: true, width: 100 }
+        Style { color, unicode: true, width }
     }
 
     fn theme(self) -> GraphicalTheme {
@@ -88,8 +91,8 @@ pub fn render_one(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) ->
     let handler = GraphicalReportHandler::new_themed(theme)
         .with_links(false)
         .with_width(style.width)
-        // Logs and pipes keep long names whole.
-        .with_wrap_lines(style.unicode)
+        // Logs and pipes keep long names whole, unless they are said to be narrow.
+        .with_wrap_lines(style.unicode || style.width < Style::PLAIN.width)
         .with_break_words(false)
         .with_context_lines(1)
         .without_syntax_highlighting();

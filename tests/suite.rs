@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod cases;
+mod checking;
 mod laws;
 mod reference;
 mod support;

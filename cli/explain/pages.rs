@@ -13,6 +13,7 @@ macro_rules! pages {
 }
 
 pages! {
+    "allow-without-reason",
     "axis-used-twice",
     "bad-alphabet",
     "bad-chat-template",
@@ -97,6 +98,7 @@ pages! {
     "sample-over-context",
     "sequence-over-budget",
     "setting-has-no-effect",
+    "stale-baseline",
     "syntax",
     "tensor-outside-step",
     "tied-head-differs",
@@ -116,6 +118,7 @@ pages! {
     "unsupported-by-engine",
     "unsupported-dtype",
     "unterminated-text",
+    "unused-allow",
     "value-missing",
     "variable-not-set",
     "vocabulary-mismatch",

@@ -3,8 +3,11 @@
 //! A code is a kebab-case slug, the same everywhere: in messages, in tests and as the name of its
 //! page `docs/errors/<slug>.md`. A test keeps this table and the pages equal.
 
+use crate::Severity;
+
 /// Slugs and summaries, sorted by slug.
 pub const CODES: &[(&str, &str)] = &[
+    ("allow-without-reason", "a finding is accepted and nobody says why"),
     ("axis-used-twice", "one axis would split two dims of one value"),
     ("bad-alphabet", "the alphabet of a model cannot be used"),
     ("bad-chat-template", "the chat template of a model is broken"),
@@ -92,6 +95,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("sample-over-context", "a prompt with its answer is longer than the context"),
     ("sequence-over-budget", "a sample is longer than a micro-batch"),
     ("setting-has-no-effect", "a setting changes nothing"),
+    ("stale-baseline", "the baseline accepts a finding that is no longer there"),
     ("syntax", "the text is not what the grammar expects here"),
     ("tensor-outside-step", "a tensor is computed where there are no tensors"),
     ("tied-head-differs", "a stored head differs from the embedding it is tied to"),
@@ -111,6 +115,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("unsupported-by-engine", "an engine cannot run a plan"),
     ("unsupported-dtype", "weights are stored in a number type that cannot be read"),
     ("unterminated-text", "a text starts with a quote and does not end on its line"),
+    ("unused-allow", "a comment accepts a finding that is not there"),
     ("value-missing", "a value marked `???` is set by nothing"),
     ("variable-not-set", "a recipe needs an environment variable that is not set here"),
     ("vocabulary-mismatch", "the tokenizer has more ids than the model has rows"),
@@ -122,6 +127,18 @@ pub const CODES: &[(&str, &str)] = &[
     ),
     ("yaml-syntax", "a YAML file is not well formed"),
 ];
+
+/// Codes that are not errors, sorted by slug.
+const MILDER: &[(&str, Severity)] = &[
+    ("allow-without-reason", Severity::Warning),
+    ("stale-baseline", Severity::Note),
+    ("unused-allow", Severity::Warning),
+];
+
+/// How bad a finding with the code is where nothing else is said.
+pub fn severity(code: &str) -> Severity {
+    MILDER.iter().find(|(slug, _)| *slug == code).map_or(Severity::Error, |(_, severity)| *severity)
+}
 
 /// The summary of a code, if it exists.
 pub fn summary(code: &str) -> Option<&'static str> {
@@ -208,5 +225,7 @@ mod tests {
     #[test]
     fn codes_are_sorted_and_unique() {
         assert!(CODES.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        assert!(super::MILDER.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        assert!(super::MILDER.iter().all(|(slug, _)| super::summary(slug).is_some()));
     }
 }

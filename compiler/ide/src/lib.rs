@@ -1,1 +1,7 @@
-//! What an editor asks: hover, completion, definitions, hints, renames.
+//! What an editor and a CI job ask of the compiler, as pure functions over sources.
+//!
+//! In: paths and [`nrl_base::Files`] (open buffers over a disk), findings as plain data. Out: accepted and
+//! remaining findings, their formats for machines, edits. No protocol, no printing, no file access: the
+//! command line carries the answers, tests ask without it.
+
+pub mod findings;
