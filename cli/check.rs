@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nrl_base::{Diagnostic, SourceMap};
-use nrl_driver::{Compiled, Files, Options, compile};
+use nrl_base::{Diagnostic, Files};
+use nrl_driver::Compiled;
+use nrl_ide::checking::{Language, Options, check};
 use nrl_ide::findings::{self, Baseline, Checked, Totals};
+use nrl_rules::recipe::Version;
 use nrl_runtime::files;
 
 use crate::disk::Disk;
@@ -19,8 +21,8 @@ use crate::report::{self, Style};
 /// Checks recipes without running anything
 #[derive(clap::Args, Debug)]
 pub struct CheckArgs {
-    /// Recipe files
-    #[arg(required = true, value_name = "RECIPE")]
+    /// Recipes (.nrl), NeMo RL recipes (.yaml), and overrides of the latter: a.b=c, +a.b=c, ++a.b=c, ~a.b
+    #[arg(required = true, value_name = "FILE")]
     pub files: Vec<String>,
     /// Overrides a value of an `.nrl` recipe, such as `lr=1e-6`, `policy.path=DIR` or `m.tp=2`
     #[arg(long = "set", value_name = "PATH=EXPR")]
@@ -31,6 +33,9 @@ pub struct CheckArgs {
     /// Recipe to check, if a file has several
     #[arg(long, value_name = "NAME")]
     pub recipe: Option<String>,
+    /// Version of NeMo RL that YAML recipes are for: `0.3`, or the newest if left out
+    #[arg(long, value_name = "VERSION", value_parser = nemo_version)]
+    pub nemo_version: Option<Version>,
     /// Counts warnings as errors
     #[arg(long, value_name = "WHAT")]
     pub deny: Option<Deny>,
@@ -75,14 +80,20 @@ pub fn run(args: &CheckArgs) -> ExitCode {
             return ExitCode::from(MISUSE);
         }
     };
+    let (names, options) = match split(args) {
+        Ok(split) => split,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::from(MISUSE);
+        }
+    };
     let mut misused = false;
-    let mut checked: Vec<Checked> = args
-        .files
+    let mut checked: Vec<Checked> = names
         .iter()
         .map(|file| {
             let unreadable = Disk.read(file).err();
             misused |= unreadable.is_some();
-            unreadable.map_or_else(|| one(args, file), |why| missing(file, &why))
+            unreadable.map_or_else(|| one(&options, file), |why| missing(file, &why))
         })
         .collect();
     let about = findings::accept(&mut checked, baseline.as_ref());
@@ -138,29 +149,64 @@ fn missing(file: &str, why: &str) -> Checked {
     Checked { file: file.to_string(), findings: vec![d], ..Checked::default() }
 }
 
-/// Checks one file. A defect of the checker is a finding like others, and the next file is checked.
-fn one(args: &CheckArgs, file: &str) -> Checked {
-    let start = Instant::now();
-    let mut checked = std::panic::catch_unwind(|| recipe(args, file)).unwrap_or_else(|_| {
-        let d = Diagnostic::error("internal", format!("the check of {file} has failed"))
-            .note("this is a bug in the compiler; please report it with the recipe");
-        Checked { findings: vec![d], ..Checked::default() }
-    });
-    checked.file = file.to_string();
-    checked.milliseconds = start.elapsed().as_secs_f64() * 1e3;
-    checked
-}
-
-fn recipe(args: &CheckArgs, file: &str) -> Checked {
-    let mut sources = SourceMap::new();
+/// The files, and how to check them. What looks like an override of NeMo RL, and is no file, is one.
+fn split(args: &CheckArgs) -> Result<(Vec<String>, Options), String> {
+    let (overrides, files): (Vec<String>, Vec<String>) =
+        args.files.iter().cloned().partition(|a| is_override(a));
+    let any = |language| files.iter().any(|f| Language::of(f) == language);
+    if files.is_empty() {
+        return Err("no file is named".into());
+    }
+    if let (Some(first), false) = (overrides.first(), any(Language::Nemo)) {
+        return Err(format!(
+            "`{first}` overrides NeMo RL recipes; write `--set {first}` for an .nrl file"
+        ));
+    }
+    if let (Some(first), false) = (args.sets.first(), any(Language::Nrl)) {
+        return Err(format!("`--set` is for .nrl files; write `{first}` behind a YAML file"));
+    }
     let options = Options {
         sets: args.sets.clone(),
         ranks: args.ranks,
         recipe: args.recipe.clone(),
-        ..Options::default()
+        overrides,
+        version: args.nemo_version.unwrap_or_default(),
     };
-    let (compiled, findings) = compile(&Disk, &mut sources, file, &options);
-    Checked { sources, findings, summary: compiled.as_ref().map(summary), ..Checked::default() }
+    Ok((files, options))
+}
+
+fn is_override(arg: &str) -> bool {
+    let marked = arg.starts_with('+') || arg.starts_with('~') && !arg.contains('/');
+    (marked || arg.contains('=')) && !std::path::Path::new(arg).exists()
+}
+
+/// `0.3`, `0.3.1`; later ones are like the newest.
+fn nemo_version(text: &str) -> Result<Version, String> {
+    let text = text.trim_start_matches('v');
+    let mut parts = text.split('.').map(str::parse::<u32>);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(0)), Some(Ok(3))) => Ok(Version::V0_3),
+        (Some(Ok(major)), Some(Ok(minor))) if major > 0 || minor > 3 => Ok(Version::Newest),
+        (Some(Ok(0)), Some(Ok(_))) => Err("0.3 is the oldest that is known".into()),
+        _ => Err("a version is written as `0.3`".into()),
+    }
+}
+
+/// Checks one file. A defect of the checker is a finding like others, and the next file is checked.
+fn one(options: &Options, file: &str) -> Checked {
+    let start = Instant::now();
+    let mut checked = std::panic::catch_unwind(|| {
+        let (checked, meaning) = check(&Disk, file, options);
+        let summary = meaning.compiled.as_ref().map(summary).or(checked.summary);
+        Checked { summary, ..checked }
+    })
+    .unwrap_or_else(|_| {
+        let d = Diagnostic::error("internal", format!("the check of {file} has failed"))
+            .note("this is a bug in the compiler; please report it with the recipe");
+        Checked { file: file.to_string(), findings: vec![d], ..Checked::default() }
+    });
+    checked.milliseconds = start.elapsed().as_secs_f64() * 1e3;
+    checked
 }
 
 /// Findings with their lines; one line for each file without an error.
@@ -187,7 +233,7 @@ fn human(checked: &[Checked], args: &CheckArgs) {
         let failed = checked.iter().filter(|c| c.failed()).count();
         println!(
             "{} files, {failed} with errors: {} errors, {} warnings, {} accepted",
-            args.files.len(),
+            checked.len(),
             totals.errors,
             totals.warnings,
             totals.accepted

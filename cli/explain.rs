@@ -65,13 +65,19 @@ fn find(name: &str) -> Result<&'static str, String> {
     Err(format!("error: there is no code or module `{bare}`\n  help: {help}"))
 }
 
-/// All codes with their severity and summary, then the modules with the first line of their header.
+/// All codes with their severity and summary, the rules over recipes, then the modules with the first line of their header.
 fn list() -> String {
     let width = CODES.iter().map(|(code, _)| code.len()).max().unwrap_or(0);
     let mut out = String::new();
     for (code, _) in PAGES {
-        let word = severity(code).word();
+        let rule = nrl_rules::TABLES.iter().copied().flatten().find(|r| r.code == *code);
+        let word = rule.map_or_else(|| severity(code), |r| r.severity).word();
         let _ = writeln!(out, "{code:width$}  {word:7}  {}", summary(code).unwrap_or_default());
+    }
+    out.push('\n');
+    for rule in nrl_rules::TABLES.iter().copied().flatten() {
+        let (name, word) = (format!("{} ({})", rule.code, rule.id), rule.severity.word());
+        let _ = writeln!(out, "{name:width$}  {word:7}  {}", rule.about);
     }
     out.push('\n');
     for (module, text) in STD {
@@ -127,7 +133,9 @@ mod tests {
         let list = list();
         assert!(list.contains("unknown-name "), "{list}");
         assert!(list.contains("std.grpo  "), "{list}");
-        assert_eq!(list.lines().count(), PAGES.len() + 1 + STD.len());
+        let rules: usize = nrl_rules::TABLES.iter().map(|t| t.len()).sum();
+        assert!(rules > 20);
+        assert_eq!(list.lines().count(), PAGES.len() + 1 + rules + 1 + STD.len());
     }
 
     #[test]

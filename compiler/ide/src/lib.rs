@@ -4,4 +4,5 @@
 //! remaining findings, their formats for machines, edits. No protocol, no printing, no file access: the
 //! command line carries the answers, tests ask without it.
 
+pub mod checking;
 pub mod findings;
