@@ -131,8 +131,12 @@ pub const CODES: &[(&str, &str)] = &[
 /// Codes that are not errors, sorted by slug.
 const MILDER: &[(&str, Severity)] = &[
     ("allow-without-reason", Severity::Warning),
+    ("idle-override-marker", Severity::Warning),
+    ("setting-has-no-effect", Severity::Warning),
     ("stale-baseline", Severity::Note),
     ("unused-allow", Severity::Warning),
+    ("variable-not-set", Severity::Warning),
+    ("yaml-reads-otherwise", Severity::Warning),
 ];
 
 /// How bad a finding with the code is where nothing else is said.

@@ -6,3 +6,5 @@
 
 pub mod checking;
 pub mod findings;
+pub mod index;
+pub mod world;

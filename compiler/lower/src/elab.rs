@@ -115,6 +115,8 @@ pub struct Elab<'a, 's> {
     /// Models that `place` named, and generators whose mesh was given.
     pub placed: BTreeSet<usize>,
     pub meshed: BTreeSet<usize>,
+    /// What expressions are, if an editor asks.
+    pub seen: Option<crate::seen::Seen>,
 }
 
 impl<'a, 's> Elab<'a, 's> {
@@ -145,6 +147,7 @@ impl<'a, 's> Elab<'a, 's> {
             ranks,
             placed: BTreeSet::new(),
             meshed: BTreeSet::new(),
+            seen: None,
         }
     }
 

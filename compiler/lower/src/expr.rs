@@ -13,6 +13,12 @@ use crate::value::{Closure, Env, Val};
 impl<'a> Elab<'a, '_> {
     /// The value of an expression.
     pub fn expr(&mut self, env: &Env<'a>, e: &'a Expr) -> El<Val<'a>> {
+        let v = self.value(env, e)?;
+        self.note_seen(e.span, &v);
+        Ok(v)
+    }
+
+    fn value(&mut self, env: &Env<'a>, e: &'a Expr) -> El<Val<'a>> {
         self.count_work(e.span)?;
         match &e.kind {
             ExprKind::Int(i) => Ok(Val::num(*i as f64)),

@@ -22,6 +22,7 @@ mod overrides;
 mod plan;
 mod probe;
 mod recipe;
+pub mod seen;
 mod step;
 mod tensor;
 mod units;
@@ -60,6 +61,18 @@ pub fn lower(
     path: &str,
     options: &Options,
 ) -> (Lowered, Problems) {
+    let (lowered, problems, _) = elaborate(files, sources, path, options, None);
+    (lowered, problems)
+}
+
+/// Lowers; with somewhere to keep what is seen it goes on behind syntax errors.
+fn elaborate(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    options: &Options,
+    seen: Option<seen::Seen>,
+) -> (Lowered, Problems, Option<seen::Seen>) {
     let mut problems = Problems::new();
     let mut params = vec![];
     let loaded =
@@ -72,13 +85,14 @@ pub fn lower(
             }
             params = overrides::apply(file, &options.sets, sources, problems);
         });
-    let Some(mut modules) = loaded else { return (Lowered::default(), problems) };
+    let Some(mut modules) = loaded else { return (Lowered::default(), problems, seen) };
     modules.params = params;
-    if problems.has_errors() {
-        return (Lowered::default(), problems);
+    if problems.has_errors() && seen.is_none() {
+        return (Lowered::default(), problems, seen);
     }
     let folder = path.rsplit_once('/').map_or("", |(f, _)| f);
     let mut elab = Elab::new(&modules, files, sources, folder, options.ranks);
+    elab.seen = seen;
     let entry = modules.get(ModuleId(0));
     let recipe = entry
         .file
@@ -102,7 +116,7 @@ pub fn lower(
     if !problems.has_errors() {
         problems.extend(not_yet(&elab.out.not_yet, sources));
     }
-    (elab.out, problems)
+    (elab.out, problems, elab.seen)
 }
 
 /// One note that names everything that checks and cannot run yet.

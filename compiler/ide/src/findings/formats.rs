@@ -43,7 +43,7 @@ impl Totals {
 
 /// Whether a source is a file that others can open.
 fn is_file(source: &Source) -> bool {
-    !source.name().starts_with("--") && !source.name().starts_with("override ")
+    !source.name().starts_with("--set ") && source.name() != "the command line"
 }
 
 /// The fields of a place, in order.
