@@ -7,7 +7,7 @@ use nrl_base::{Diagnostic, Files, Problems, SourceMap};
 use nrl_rules::Settings;
 use nrl_rules::recipe::{Recipe, Version};
 
-use crate::{load, model};
+use crate::{load, model, schema};
 
 /// How a recipe is judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,6 +36,7 @@ pub fn check(
     let mut problems = Problems::new();
     problems.extend(found);
     let recipe = settings.clone().map(|s| model::recipe(s, files, options.version));
+    problems.extend(recipe.iter().flat_map(schema::check));
     for finding in recipe.iter().flat_map(nrl_rules::check) {
         problems.push(finding.diagnostic);
     }

@@ -15,6 +15,7 @@ pub mod model;
 mod overrides;
 mod python;
 mod scalar;
+pub mod schema;
 mod yaml;
 
 pub use check::{Checked, Options, check};

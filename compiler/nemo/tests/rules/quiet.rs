@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nrl_base::Severity;
+use nrl_rules::Finding;
 use nrl_rules::recipe::Version;
 
 use crate::resolved;
@@ -35,7 +36,9 @@ fn shipped_recipes_have_no_errors() {
     for (name, json) in all.iter().filter(|(_, json)| training(json)) {
         tested += 1;
         let recipe = nrl_nemo::model::recipe(resolved::settings(json), &nothing, Version::Newest);
-        for finding in nrl_rules::check(&recipe) {
+        let schema = nrl_nemo::schema::check(&recipe);
+        let named = schema.into_iter().map(|diagnostic| Finding { id: "LOAD", diagnostic });
+        for finding in nrl_rules::check(&recipe).into_iter().chain(named) {
             let d = &finding.diagnostic;
             let line = format!("{name}: {} [{}] {} {:?}", d.code, finding.id, d.message, d.notes);
             counts.entry((d.severity, d.code, finding.id)).or_default().push(line.clone());

@@ -9,6 +9,7 @@ mod worker;
 
 use std::fmt;
 
+pub use access::shown;
 pub use fact::{Cause, Fact, Shown, Whence};
 pub use worker::{Backend, Mesh, Role, Worker};
 
