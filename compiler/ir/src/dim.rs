@@ -2,7 +2,8 @@
 //!
 //! A tensor is a set of dims. A ragged dim (`tok` of `seq`, `seq` of `group`) has its length and
 //! its segment offsets at run time; everything else is a number known when planning. A dim that
-//! `shard` has cut carries its global size, so that a rank's offset is `coord * local`.
+//! `shard` has cut carries its global size, so that a rank's offset is `coord * local`. A cut ragged
+//! dim has `ceil(items / ranks)` items of the whole one of its name.
 
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +101,14 @@ impl Dims {
 
     pub fn is_ragged(&self, id: DimId) -> bool {
         self.size(id).is_none()
+    }
+
+    /// For a ragged dim that `shard` has cut: the whole one.
+    pub fn whole(&self, id: DimId) -> Option<DimId> {
+        let part = self.get(id);
+        let same = |d: &&(DimId, &Dim)| d.1.name == part.name && d.1.shard.is_none();
+        let cut = part.shard.is_some() && self.is_ragged(id);
+        if cut { self.iter().find(|d| same(&d)).map(|d| d.0) } else { None }
     }
 
     /// Owner of a ragged dim.

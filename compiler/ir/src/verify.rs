@@ -291,14 +291,14 @@ impl Checker<'_> {
 
     /// `part` is `full` split over `axes`.
     fn part(&self, part: DimId, full: DimId, axes: &[String]) -> Check {
-        let whole = self.g.dims.size(full);
+        let whole = self.g.dims.bound(full);
         let fits = self
             .g
             .dims
             .get(part)
             .shard
             .as_ref()
-            .is_some_and(|s| s.axes == axes && Some(s.global) == whole);
+            .is_some_and(|s| s.axes == axes && s.global == whole);
         ensure(fits, || {
             format!(
                 "`{}` is no part of `{}` over these axes",

@@ -22,6 +22,12 @@ impl Report {
         }
     }
 
+    /// Takes back one count of `what`.
+    pub fn take(&mut self, what: &str) {
+        self.lines.iter_mut().filter(|(w, _)| w == what).for_each(|(_, n)| *n -= 1);
+        self.lines.retain(|(_, n)| *n > 0);
+    }
+
     /// How often `what` was done.
     pub fn times(&self, what: &str) -> usize {
         self.lines.iter().find(|(w, _)| w == what).map_or(0, |(_, n)| *n)

@@ -210,6 +210,11 @@ impl Interp<'_> {
     fn size(&self, r: usize, d: DimId) -> Result<usize, Error> {
         match &self.graph.dims.get(d).extent {
             Extent::Static(n) => Ok(*n),
+            Extent::Ragged { .. } if let Some(whole) = self.graph.dims.whole(d) => {
+                let axes = self.graph.dims.get(d).shard.iter().flat_map(|s| s.axes.clone());
+                let ranks = self.mesh.size_over(&axes.collect::<Vec<_>>());
+                Ok(self.size(r, whole)?.div_ceil(ranks))
+            }
             Extent::Ragged { .. } => {
                 let last = self.ranks[r].bind.offsets.get(&d).and_then(|o| o.last());
                 last.copied()

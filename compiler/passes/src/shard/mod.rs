@@ -5,11 +5,13 @@
 //! value; a parameter whose own rule differs is brought to that layout where it is used. What an op
 //! owes after it ran on parts is paid by a collective with a reason. Sequences are split over the
 //! batch axes by what the host binds: gradients stay owed a sum over them, other numbers without
-//! ragged dims are summed where an op, or an output, needs the whole of them.
+//! ragged dims are summed where an op, or an output, needs the whole of them. Last, a rule for a
+//! ragged dim splits tokens where its axes are still free (`sequence`).
 
 mod batch;
 mod layout;
 mod local;
+mod sequence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,8 +88,9 @@ pub fn shard(graph: &Graph, mesh: &Mesh, rules: &Rules) -> Result<Sharded, Vec<P
     let mut ctx = local::Ctx::new(g, mesh, layout, class, uses, &layouts, &rules.batch);
     ctx.cut_dims();
     let body = ctx.graph_body(body).map_err(|p| vec![p])?;
-    let (mut g, report) = ctx.finish();
+    let (mut g, mut report) = ctx.finish();
     g.body = body;
+    split_tokens(&mut g, mesh, rules, &mut report);
     let mut seen = BTreeSet::new();
     let mut twice = vec![];
     axes_used_twice(&g, mesh, &mut seen, &mut twice);
@@ -96,6 +99,19 @@ pub fn shard(graph: &Graph, mesh: &Mesh, rules: &Rules) -> Result<Sharded, Vec<P
     }
     rename::compact(&mut g);
     Ok(Sharded { graph: g, layouts, report, unused })
+}
+
+/// Splits tokens where a rule says so; decoding, which has a token per sequence, keeps them whole.
+fn split_tokens(g: &mut Graph, mesh: &Mesh, rules: &Rules, report: &mut Report) {
+    let mut decodes = false;
+    g.body.walk(&mut |n| decodes |= matches!(n.op, nrl_ir::Op::AttentionCached { .. }));
+    for rule in &rules.dims {
+        let axes: Vec<String> = rule.axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect();
+        let tok = g.dims.find(&rule.dim).filter(|d| g.dims.is_ragged(*d));
+        if let Some(tok) = tok.filter(|_| !decodes && !axes.is_empty()) {
+            sequence::split(g, tok, &axes, mesh.size_over(&axes), report);
+        }
+    }
 }
 
 fn count_uses(block: &nrl_ir::Block, uses: &mut BTreeMap<nrl_ir::ValueId, usize>) {

@@ -166,6 +166,37 @@ fn three_ways_with_a_padded_vocabulary() {
     check(&c, &Mesh::new(&[("tp", 3)]), &Rules { dims: tp(), ..Rules::default() });
 }
 
+/// `tp` rules and tokens split where they leave the axis free.
+fn sp() -> Vec<DimRule> {
+    let mut rules = tp();
+    rules.push(DimRule { dim: "tok".into(), axes: vec!["tp".into()] });
+    rules
+}
+
+#[test]
+fn sequence_parallel() {
+    for (ranks, config) in [
+        (2, Config::default()),
+        (2, Config { tied: true, ..Config::default() }),
+        (3, Config { q: 9, kv: 3, f: 6, vocab: 11, hd: 2, tied: true, ..Config::default() }),
+    ] {
+        let mesh = Mesh::new(&[("tp", ranks)]);
+        let s = check(&config, &mesh, &Rules { dims: sp(), ..Rules::default() });
+        let lines: Vec<&str> = s.report.lines.iter().map(|l| l.0.as_str()).collect();
+        let has = |text: &str| lines.contains(&text);
+        assert!(
+            has(
+                "reduce_scatter over tp: `layers.wo` sums over `q`, which tp splits, and tokens go on in parts"
+            ),
+            "{lines:#?}"
+        );
+        assert!(has("all_gather over tp: `layers.wq` needs all of `tok`"), "{lines:#?}");
+        assert!(has("all_reduce over tp: a sum over `tok`, which tp splits"), "{lines:#?}");
+    }
+    let rules = Rules { dims: sp(), batch: axes(&["dp"]), ..Rules::default() };
+    check(&Config::default(), &Mesh::new(&[("dp", 2), ("tp", 2)]), &rules);
+}
+
 #[test]
 fn products_of_axes() {
     let both = Mesh::new(&[("dp", 2), ("tp", 2)]);

@@ -52,7 +52,7 @@ impl<'a> Run<'a> {
         count: Option<usize>,
     ) -> Result<Run<'a>, EngineError> {
         let graph = ready.graph();
-        let space = Space::new(graph, bind, count)?;
+        let space = Space::new(graph, bind, comm.mesh(), count)?;
         if inputs.len() != graph.inputs.len() {
             return failed(format!(
                 "`{}` has {} inputs, {} are bound",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nrl_ir::{DimId, Extent, Graph, ValueId};
+use nrl_ir::{DimId, Extent, Graph, Mesh, ValueId};
 use nrl_runtime::engine::{Bindings, EngineError, HostTensor};
 
 use super::pool::Buffer;
@@ -118,6 +118,7 @@ impl<'a> Space<'a> {
     pub fn new(
         graph: &'a Graph,
         bind: &'a Bindings,
+        mesh: &Mesh,
         count: Option<usize>,
     ) -> Result<Space<'a>, EngineError> {
         let mut sizes = vec![];
@@ -140,6 +141,12 @@ impl<'a> Space<'a> {
             }
             sizes.push(Some(n));
             offsets.insert(id, &list[..]);
+        }
+        for (id, dim) in graph.dims.iter() {
+            if let (Some(whole), Some(shard)) = (graph.dims.whole(id), &dim.shard) {
+                let ranks = mesh.size_over(&shard.axes);
+                sizes[id.0 as usize] = sizes[whole.0 as usize].map(|n| n.div_ceil(ranks));
+            }
         }
         Ok(Space {
             graph,
