@@ -89,6 +89,8 @@ fn every_layout_draws_the_same_tokens_and_learns_the_same() {
             layouts.push(("2", "axes (tp: 2)", PLAN));
             layouts.push(("4", "axes (dp: 2, tp: 2)", PLAN));
             layouts.push(("4", "axes (fsdp: 2, tp: 2)", "plans.fsdp() * plans.tensor_parallel()"));
+            layouts.push(("2", "axes (tp: 2)", "plans.megatron(sp: true)"));
+            layouts.push(("4", "axes (dp: 2, tp: 2)", "plans.megatron(sp: true)"));
         }
         for (ranks, axes, plan) in layouts {
             let ranks = format!("ranks: {ranks}");

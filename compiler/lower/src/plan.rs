@@ -85,13 +85,6 @@ impl<'a> Elab<'a, '_> {
                                 "not a name",
                             );
                         };
-                        if dim == "tok" && !axes.is_empty() {
-                            out.later.push(Waits {
-                                axes: axes.iter().map(|a| a.text.clone()).collect(),
-                                what: "tokens split over ranks do not run yet".into(),
-                                span: r.span,
-                            });
-                        }
                         out.dims.push(DimRule {
                             dim: dim.into(),
                             axes: axes.iter().map(|a| a.text.clone()).collect(),

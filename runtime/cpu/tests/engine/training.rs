@@ -130,6 +130,8 @@ fn axes(names: &[&str]) -> Vec<String> {
 fn meshes_agree_with_the_reference() {
     let tp: Vec<DimRule> =
         ["q", "kv", "f", "vocab"].map(|d| DimRule { dim: d.into(), axes: axes(&["tp"]) }).to_vec();
+    let mut sp = tp.clone();
+    sp.push(DimRule { dim: "tok".into(), axes: axes(&["tp"]) });
     let dp = Rules { batch: axes(&["dp"]), ..Rules::default() };
     let fsdp = |tp: &[DimRule]| Rules {
         dims: tp.to_vec(),
@@ -146,7 +148,9 @@ fn meshes_agree_with_the_reference() {
             Mesh::new(&[("tp", 2)]),
             Rules { dims: tp.clone(), ..Rules::default() },
         ),
-        (odd, Mesh::new(&[("tp", 3)]), Rules { dims: tp.clone(), ..Rules::default() }),
+        (odd.clone(), Mesh::new(&[("tp", 3)]), Rules { dims: tp.clone(), ..Rules::default() }),
+        (odd, Mesh::new(&[("tp", 3)]), Rules { dims: sp.clone(), ..Rules::default() }),
+        (Config::default(), Mesh::new(&[("fsdp", 2), ("tp", 2)]), fsdp(&sp)),
         (Config::default(), Mesh::new(&[("dp", 2), ("tp", 2)]), Rules { dims: tp.clone(), ..dp }),
         (
             Config { tied: true, ..Config::default() },
