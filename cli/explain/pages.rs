@@ -14,6 +14,7 @@ macro_rules! pages {
 
 pages! {
     "allow-without-reason",
+    "ambiguous-path",
     "axis-used-twice",
     "bad-alphabet",
     "bad-chat-template",
@@ -57,6 +58,7 @@ pages! {
     "file-too-large",
     "heads-not-divisible",
     "idle-override-marker",
+    "import-cycle",
     "internal",
     "layers-not-divisible",
     "logits-not-finite",
@@ -113,6 +115,7 @@ pages! {
     "unknown-name",
     "unknown-path",
     "unknown-unit",
+    "unreachable-arm",
     "unresolved-interpolation",
     "unsupported-architecture",
     "unsupported-by-engine",

@@ -9,6 +9,7 @@ impl Rule {
             Rule::kw_and => "and",
             Rule::kw_append => "append",
             Rule::kw_as => "as",
+            Rule::kw_assert => "assert",
             Rule::kw_assume => "assume",
             Rule::kw_at => "at",
             Rule::kw_axes => "axes",
@@ -27,6 +28,7 @@ impl Rule {
             Rule::kw_expect => "expect",
             Rule::kw_extends => "extends",
             Rule::kw_extern => "extern",
+            Rule::kw_fails => "fails",
             Rule::kw_fn => "fn",
             Rule::kw_for => "for",
             Rule::kw_freeze => "freeze",
@@ -78,6 +80,7 @@ impl Rule {
             Rule::kw_the => "the",
             Rule::kw_then => "then",
             Rule::kw_timeout => "timeout",
+            Rule::kw_type => "type",
             Rule::kw_until => "until",
             Rule::kw_update => "update",
             Rule::kw_use => "use",
@@ -147,13 +150,18 @@ impl Rule {
             Rule::arrow => "`->`",
             Rule::assign => "`=`",
             Rule::colon => "`:`",
-            Rule::type_ | Rule::id_type | Rule::fn_type | Rule::tuple_type | Rule::apply_type => {
-                "a type"
-            }
+            Rule::type_
+            | Rule::unit_type
+            | Rule::id_type
+            | Rule::fn_type
+            | Rule::tuple_type
+            | Rule::apply_type => "a type",
             Rule::type_list => "`(`",
             Rule::optional => "`?`",
             Rule::within_type => "`in`",
             Rule::at_most_type => "`at most`",
+            Rule::where_type => "`where`",
+            Rule::code | Rule::code_word => "the code of an error",
             Rule::pending => "`pending`",
             Rule::layouts => "dims in `[ ]`",
             Rule::layout | Rule::dim_expr | Rule::dim_group => "a dim",
@@ -209,6 +217,8 @@ impl Rule {
             | Rule::halt_stmt
             | Rule::require_stmt
             | Rule::expect_stmt
+            | Rule::assert_stmt
+            | Rule::fails_stmt
             | Rule::assume_stmt
             | Rule::update_stmt
             | Rule::publish_stmt
@@ -241,7 +251,8 @@ impl Rule {
             | Rule::plan_item
             | Rule::recipe_item
             | Rule::rollout_item
-            | Rule::test_item => "an item",
+            | Rule::test_item
+            | Rule::type_item => "an item",
             Rule::use_names => "names in `{ }`",
             Rule::as_clause => "`as`",
             Rule::params => "parameters in `( )`",
@@ -300,6 +311,7 @@ impl Rule {
             | Rule::kw_and
             | Rule::kw_append
             | Rule::kw_as
+            | Rule::kw_assert
             | Rule::kw_assume
             | Rule::kw_at
             | Rule::kw_axes
@@ -318,6 +330,7 @@ impl Rule {
             | Rule::kw_expect
             | Rule::kw_extends
             | Rule::kw_extern
+            | Rule::kw_fails
             | Rule::kw_fn
             | Rule::kw_for
             | Rule::kw_freeze
@@ -369,6 +382,7 @@ impl Rule {
             | Rule::kw_the
             | Rule::kw_then
             | Rule::kw_timeout
+            | Rule::kw_type
             | Rule::kw_until
             | Rule::kw_update
             | Rule::kw_use

@@ -8,6 +8,7 @@ use crate::Severity;
 /// Slugs and summaries, sorted by slug.
 pub const CODES: &[(&str, &str)] = &[
     ("allow-without-reason", "a finding is accepted and nobody says why"),
+    ("ambiguous-path", "a change of a recipe names several lines"),
     ("axis-used-twice", "one axis would split two dims of one value"),
     ("bad-alphabet", "the alphabet of a model cannot be used"),
     ("bad-chat-template", "the chat template of a model is broken"),
@@ -54,6 +55,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("file-too-large", "a file is larger than a recipe can be"),
     ("heads-not-divisible", "attention heads cannot be split over an axis"),
     ("idle-override-marker", "`_override_` stands where it does nothing"),
+    ("import-cycle", "a file uses itself, directly or through others"),
     ("internal", "a defect of nrlc itself"),
     ("layers-not-divisible", "layers do not split evenly over pipeline stages"),
     ("logits-not-finite", "the model's numbers have overflowed"),
@@ -110,6 +112,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("unknown-name", "a name is not defined here"),
     ("unknown-path", "an override names a path that the recipe does not have"),
     ("unknown-unit", "a quantity has a unit that does not exist"),
+    ("unreachable-arm", "an arm of a `match` comes behind one that takes all it could"),
     ("unresolved-interpolation", "a `${..}` of a YAML recipe cannot be resolved"),
     ("unsupported-architecture", "a checkpoint has an architecture that std.models does not have"),
     ("unsupported-by-engine", "an engine cannot run a plan"),

@@ -132,6 +132,11 @@ impl Problems {
         &self.found
     }
 
+    /// The findings, in the order in which they were found.
+    pub fn into_found(self) -> Vec<Diagnostic> {
+        self.found
+    }
+
     /// All findings by source and place, errors first at one place, doubles removed.
     pub fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|d| (d.span().is_none(), d.span(), d.severity));

@@ -109,6 +109,35 @@ pub fn compile(
     finish(lowered, problems, start.elapsed(), options)
 }
 
+/// Compiles every recipe in `path`. The result is that of [`compile`], the findings are of all.
+pub fn check(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    options: &Options,
+) -> (Option<Compiled>, Vec<Diagnostic>) {
+    let start = Instant::now();
+    let lower = nrl_lower::Options {
+        sets: options.sets.clone(),
+        ranks: options.ranks,
+        recipe: options.recipe.clone(),
+    };
+    let (every, mut problems) = nrl_lower::lower_every(files, sources, path, &lower);
+    let lowering = start.elapsed();
+    if problems.has_errors() {
+        return (None, problems.into_sorted());
+    }
+    let mut first = None;
+    for (i, lowered) in every.into_iter().enumerate() {
+        let (compiled, found) = finish(lowered, Problems::new(), lowering, options);
+        problems.extend(found);
+        if i == 0 {
+            first = compiled;
+        }
+    }
+    (first.filter(|_| !problems.has_errors()), problems.into_sorted())
+}
+
 /// Compiles the model in directory `dir` for generation and scoring: graph 0 generates, graph 1
 /// gives the log-probabilities of `labels`.
 pub fn compile_model(

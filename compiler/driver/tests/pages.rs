@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nrl_base::{Diagnostic, SourceMap};
-use nrl_driver::{Options, compile};
+use nrl_driver::{Options, check};
 
 /// Codes of the phases after elaboration whose pages have a recipe as their example.
 const LATER: &[&str] = &[
@@ -29,13 +29,19 @@ fn examples(page: &str) -> Vec<String> {
     parts.map(|p| p.split("```").next().unwrap_or("").to_string()).collect()
 }
 
-/// What compiling `text` finds. A line `# --set path=value` is an override.
+/// What compiling `text` finds. A line `# --set path=value` is an override; what follows a line
+/// `# --- NAME` is the file of that name.
 fn findings(text: &str) -> Vec<Diagnostic> {
+    let mut parts = text.split("# --- ");
     let mut files = BTreeMap::new();
-    files.insert("example.nrl".to_string(), text.to_string());
+    files.insert("example.nrl".to_string(), parts.next().unwrap_or("").to_string());
+    for part in parts {
+        let (name, body) = part.split_once('\n').expect("a file after its name");
+        files.insert(name.to_string(), body.to_string());
+    }
     let sets = text.lines().filter_map(|l| l.strip_prefix("# --set ").map(str::to_string));
     let options = Options { sets: sets.collect(), ..Options::default() };
-    let mut found = compile(&files, &mut SourceMap::new(), "example.nrl", &options).1;
+    let mut found = check(&files, &mut SourceMap::new(), "example.nrl", &options).1;
     // What cannot run yet is a note.
     found.retain(|d| d.severity != nrl_base::Severity::Note);
     found

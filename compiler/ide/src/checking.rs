@@ -63,7 +63,7 @@ pub fn check(files: &dyn Files, path: &str, options: &Options) -> (Checked, Mean
                 recipe: options.recipe.clone(),
                 ..nrl_driver::Options::default()
             };
-            let (compiled, found) = nrl_driver::compile(files, &mut sources, path, &driver);
+            let (compiled, found) = nrl_driver::check(files, &mut sources, path, &driver);
             meaning.compiled = compiled;
             found
         }

@@ -7,13 +7,12 @@
 use indexmap::IndexMap;
 use nrl_base::{Diagnostic, Span, nearest};
 use nrl_ir::DimId;
-use nrl_ir::host::{self, HostType, Value};
-use nrl_ir::infer::show_dims;
+use nrl_ir::host::{self, Value};
 use nrl_syntax::ast::{self, ItemKind, TypeKind};
 
 use crate::elab::{El, Elab, Stop};
-use crate::modules::{Global, ModuleId};
-use crate::units::Unit;
+use crate::modules::ModuleId;
+use crate::types::Dims;
 use crate::value::{Env, StepShape, StepTensor, Val, Validity};
 
 /// One evaluated argument.
@@ -48,13 +47,16 @@ impl<'a> Elab<'a, '_> {
         if let Val::Method(base, i) = f {
             return self.intrinsic_call(env, i, Some((*base, fs)), args, span);
         }
-        // Arguments of an enum type may be bare variant names.
+        // Variants of an enum stand bare where its type is expected.
         let types: Vec<(&'a str, Option<&'a ast::Type>, ModuleId)> = match &f {
             Val::Item(m, item) => match &item.kind {
                 ItemKind::Fn(d) => {
                     d.params.iter().map(|p| (p.name.text.as_str(), p.ty.as_ref(), *m)).collect()
                 }
                 ItemKind::Plan(d) => {
+                    d.params.iter().map(|p| (p.name.text.as_str(), p.ty.as_ref(), *m)).collect()
+                }
+                ItemKind::Model(d) => {
                     d.params.iter().map(|p| (p.name.text.as_str(), p.ty.as_ref(), *m)).collect()
                 }
                 _ => vec![],
@@ -68,10 +70,9 @@ impl<'a> Elab<'a, '_> {
                 Some(n) => types.iter().find(|t| t.0 == n.text),
                 None => types.get(i + shift),
             };
-            let en = slot.and_then(|(_, ty, m)| self.enum_of(*m, ty.as_ref()?));
-            let v = match en {
-                Some(item) => self.expr_for_enum(env, &a.value, item)?,
-                None => self.expr(env, &a.value)?,
+            let v = match slot {
+                Some((_, Some(ty), m)) => self.expr_for(env, &a.value, *m, ty)?,
+                _ => self.expr(env, &a.value)?,
             };
             vals.push((a.name.as_ref(), v, a.value.span));
         }
@@ -257,7 +258,7 @@ impl<'a> Elab<'a, '_> {
                 );
             }
             // An override of an argument given by position wins.
-            if slots[i].is_some() && !self.is_override(s) {
+            if slots[i].is_some() && !crate::overrides::is_added(n, s) {
                 return self.error(
                     "wrong-arguments",
                     s,
@@ -267,14 +268,13 @@ impl<'a> Elab<'a, '_> {
             }
             slots[i] = Some((v, s));
         }
-        let mut dims: IndexMap<String, (DimId, Span)> = IndexMap::new();
+        let mut dims = Dims::new();
         for (p, slot) in params.iter().zip(slots) {
             let (v, s) = match (slot, &p.default) {
                 (Some(x), _) => x,
                 (None, Some(e)) => {
-                    let en = p.ty.as_ref().and_then(|t| self.enum_of(module, t));
-                    let v = match en {
-                        Some(item) => self.expr_for_enum(env, e, item)?,
+                    let v = match &p.ty {
+                        Some(ty) => self.expr_for(env, e, module, ty)?,
                         None => self.expr(env, e)?,
                     };
                     (v, e.span)
@@ -302,414 +302,6 @@ impl<'a> Elab<'a, '_> {
             env.bind(&p.name.text, v);
         }
         Ok(dims.into_iter().map(|(n, (d, _))| (n, d)).collect())
-    }
-
-    /// Checks `v` against a declared type; names of dims bind on first sight.
-    fn coerce(
-        &mut self,
-        env: &Env<'a>,
-        dims: &mut IndexMap<String, (DimId, Span)>,
-        module: ModuleId,
-        v: Val<'a>,
-        ty: &'a ast::Type,
-        span: Span,
-        what: &str,
-    ) -> El<Val<'a>> {
-        let wrong = |me: &mut Self, v: &Val<'a>, want: &str| {
-            let kind = v.kind();
-            me.error(
-                "wrong-type",
-                span,
-                format!("`{what}` must be {want}, not {kind}"),
-                format!("this is {kind}"),
-            )
-        };
-        match &ty.kind {
-            TypeKind::Optional(inner) if v.is_none() => {
-                let _ = inner;
-                Ok(v)
-            }
-            TypeKind::Optional(inner) => self.coerce(env, dims, module, v, inner, span, what),
-            TypeKind::Within { base, range } => {
-                let v = self.coerce(env, dims, module, v, base, span, what)?;
-                if let (Val::Const(Value::Num(x), _), Val::Range(low, high)) =
-                    (&v, self.expr(env, range)?)
-                    && !(low..=high).contains(x)
-                {
-                    return self.error(
-                        "out-of-range",
-                        span,
-                        format!("`{what}` is {x}, outside {low}..{high}"),
-                        "this value",
-                    );
-                }
-                Ok(v)
-            }
-            TypeKind::Tensor { element, dims: want } => {
-                if matches!(v, Val::Const(Value::Num(_), _)) && !want.is_empty() {
-                    return wrong(self, &v, "a tensor");
-                }
-                let t = self.tensor(&v, span)?;
-                let _ = element;
-                self.match_dims(env, dims, want, t.id, span, what)?;
-                Ok(Val::Tensor(t))
-            }
-            TypeKind::Name(path) => {
-                let name = path.text();
-                let ok = match (name.as_str(), &v) {
-                    ("tensor", v) => {
-                        self.is_tensor(v)
-                            || matches!(
-                                v,
-                                Val::Const(Value::Num(_), _)
-                                    | Val::Host(_, HostType::Num | HostType::Any)
-                            )
-                    }
-                    ("f32" | "bf16", v) => {
-                        self.is_tensor(v) || matches!(v, Val::Const(Value::Num(_), _))
-                    }
-                    ("int", Val::Const(Value::Num(x), u)) => x.fract() == 0.0 && u.is_none(),
-                    ("float" | "number", Val::Const(Value::Num(_), u)) => u.is_none(),
-                    ("int" | "float" | "number", Val::Dim(_)) => true,
-                    ("int" | "float" | "number", Val::Host(_, t)) => t.fits(&HostType::Num),
-                    ("float" | "number", v) if self.is_tensor(v) => true,
-                    ("bool", Val::Const(Value::Bool(_), _)) => true,
-                    ("bool", Val::Host(_, t)) => t.fits(&HostType::Bool),
-                    ("text", Val::Const(Value::Text(_), _)) => true,
-                    ("text", Val::Host(_, t)) => t.fits(&HostType::Text),
-                    (
-                        "record" | "Row",
-                        Val::Record(_) | Val::Const(Value::Record(_), _) | Val::Host(..),
-                    ) => true,
-                    ("range", Val::Range(..)) => true,
-                    ("Model", Val::Model(_)) => true,
-                    ("Data", Val::Data(_)) => true,
-                    ("Samples", Val::Samples(_)) => true,
-                    ("Sample", Val::Host(_, HostType::Record | HostType::Any)) => true,
-                    ("Schedule", Val::Closure(_) | Val::Const(Value::Num(_), _)) => true,
-                    ("Optimizer", Val::Optimizer(_)) => true,
-                    ("Generator", Val::Generator(..)) => true,
-                    ("Cluster", Val::Cluster(_)) => true,
-                    ("Plan", Val::Plan(_)) => true,
-                    ("loss", Val::Loss(_)) => true,
-                    (
-                        "int" | "float" | "number" | "bool" | "text" | "record" | "Row" | "range"
-                        | "Model" | "Data" | "Samples" | "Sample" | "Schedule" | "Optimizer"
-                        | "Generator" | "Cluster" | "Plan" | "loss",
-                        _,
-                    ) => false,
-                    (n, _) => return self.coerce_named(env, module, v, ty, n, span, what),
-                };
-                if ok { Ok(v) } else { wrong(self, &v, article(&name)) }
-            }
-            TypeKind::Apply { name, .. } if name.text == "list" => {
-                let ok = matches!(
-                    &v,
-                    Val::List(_)
-                        | Val::Const(Value::List(_), _)
-                        | Val::Host(_, HostType::List(_) | HostType::Any)
-                );
-                if ok { Ok(v) } else { wrong(self, &v, "a list") }
-            }
-            TypeKind::Fn { .. } => match v {
-                Val::Closure(_) | Val::Item(..) | Val::Intrinsic(_) => Ok(v),
-                v => wrong(self, &v, "a function"),
-            },
-            TypeKind::Id(_)
-            | TypeKind::Tuple(_)
-            | TypeKind::Apply { .. }
-            | TypeKind::AtMost { .. }
-            | TypeKind::Pending { .. } => Ok(v),
-        }
-    }
-
-    /// Units, enums and records by name.
-    fn coerce_named(
-        &mut self,
-        env: &Env<'a>,
-        module: ModuleId,
-        v: Val<'a>,
-        ty: &'a ast::Type,
-        name: &str,
-        span: Span,
-        what: &str,
-    ) -> El<Val<'a>> {
-        if let Some(unit) = Unit::type_name(name) {
-            return match v {
-                // Inside the function it is a plain number of that unit.
-                Val::Const(Value::Num(x), u) if u == unit => Ok(Val::num(x)),
-                Val::Const(Value::Num(x), u) if u.is_none() => self.fail(
-                    Diagnostic::error("unit-mismatch", format!("`{what}` needs a unit: {unit}"))
-                        .label(span, "a plain number")
-                        .help(format!("write `{x} {unit}`")),
-                ),
-                Val::Const(Value::Num(_), u) => self.fail(
-                    Diagnostic::error(
-                        "unit-mismatch",
-                        format!("`{what}` is counted in {unit}, not in {u}"),
-                    )
-                    .label(span, format!("this is in {u}"))
-                    .help(format!("write a number of {unit}")),
-                ),
-                v => {
-                    let kind = v.kind();
-                    self.error(
-                        "wrong-type",
-                        span,
-                        format!("`{what}` must be a number of {unit}, not {kind}"),
-                        format!("this is {kind}"),
-                    )
-                }
-            };
-        }
-        if let Some(item) = self.enum_of(module, ty) {
-            return match &v {
-                Val::Variant { of, .. } if std::ptr::eq(*of, item) => Ok(v),
-                _ => {
-                    let ItemKind::Enum(e) = &item.kind else { return Err(Stop) };
-                    let known: Vec<&str> =
-                        e.variants.iter().map(|x| x.name.text.as_str()).collect();
-                    let kind = v.kind();
-                    self.fail(
-                        Diagnostic::error(
-                            "wrong-type",
-                            format!("`{what}` must be one of {}, not {kind}", known.join(", ")),
-                        )
-                        .label(span, format!("this is {kind}")),
-                    )
-                }
-            };
-        }
-        let head = name.split('.').next().unwrap_or(name);
-        match self.modules.find(module, head) {
-            Some(Global::Item(m, i)) => {
-                let item = self.modules.item(m, i);
-                match (&item.kind, v) {
-                    (ItemKind::Record(_), Val::Record(fields)) => {
-                        self.make_record(m, item, fields, span)
-                    }
-                    (ItemKind::Record(_), Val::Const(Value::Record(fields), _)) => {
-                        let fields = fields
-                            .iter()
-                            .map(|(k, v)| (k.clone(), Val::constant(v.clone())))
-                            .collect();
-                        self.make_record(m, item, fields, span)
-                    }
-                    (_, v) => {
-                        let kind = v.kind();
-                        self.error(
-                            "wrong-type",
-                            span,
-                            format!("`{what}` must be {name}, not {kind}"),
-                            format!("this is {kind}"),
-                        )
-                    }
-                }
-            }
-            _ => {
-                let _ = env;
-                self.error(
-                    "unknown-name",
-                    ty.span,
-                    format!("there is no type `{name}`"),
-                    "not found",
-                )
-            }
-        }
-    }
-
-    /// Binds or checks the dims of a declared tensor type.
-    fn match_dims(
-        &mut self,
-        env: &Env<'a>,
-        bound: &mut IndexMap<String, (DimId, Span)>,
-        want: &'a [ast::Layout],
-        id: nrl_ir::ValueId,
-        span: Span,
-        what: &str,
-    ) -> El<()> {
-        let b = self.builder(span)?;
-        let have = b.graph.dims_of(id).to_vec();
-        let g = &b.graph;
-        let names: Vec<&str> = want.iter().map(|l| l.dim.as_name().unwrap_or("?")).collect();
-        let shown = show_dims(g, &have);
-        let expected = format!("[{}]", names.join(", "));
-        let level = |d: DimId| g.dims.owners(d).count();
-        let mut ok = have.len() == want.len();
-        let mut conflict: Option<Span> = None;
-        let mut left = have.clone();
-        if ok {
-            for n in &names {
-                // A name seen before, or one of the caller's model, is that dim.
-                let known =
-                    bound.get(*n).map(|(d, s)| (*d, Some(*s))).or_else(|| match env.get(n) {
-                        Some(Val::Dim(d)) => Some((*d, None)),
-                        _ => None,
-                    });
-                let at = match known {
-                    Some((d, s)) => {
-                        let at = left.iter().position(|x| *x == d);
-                        if at.is_none() {
-                            conflict = s;
-                        }
-                        at
-                    }
-                    None => left.iter().position(|d| match *n {
-                        "tok" => level(*d) == 3,
-                        "seq" => level(*d) == 2,
-                        "group" => level(*d) == 1 && g.dims.is_ragged(*d),
-                        _ => !g.dims.is_ragged(*d),
-                    }),
-                };
-                let Some(at) = at else {
-                    ok = false;
-                    break;
-                };
-                bound.entry((*n).to_string()).or_insert((left.remove(at), span));
-            }
-        }
-        if ok {
-            return Ok(());
-        }
-        let mut d = Diagnostic::error(
-            "dim-mismatch",
-            format!("`{what}` must have dims {expected}, got {shown}"),
-        )
-        .label(span, format!("this has dims {shown}"));
-        if let (Some(a), Some(b)) = (want.first(), want.last()) {
-            d = d.label(a.span.to(b.span), "declared here");
-        }
-        if let Some(first) = conflict {
-            d = d.label(first, "the same name stands for a dim of this one");
-        }
-        let help = match (&names[..], have.len()) {
-            (["tok"], 1) => Some("this value is one number per sample or group; it broadcasts to tokens in arithmetic".to_string()),
-            (["seq"], 1) => Some("this value is not one number per sample; write `sum(x, over: tok)` to add up the tokens of each sample".to_string()),
-            _ => None,
-        };
-        self.fail(d.help_opt(help))
-    }
-
-    fn check_result(
-        &mut self,
-        bound: &IndexMap<String, DimId>,
-        module: ModuleId,
-        v: Val<'a>,
-        ty: &'a ast::Type,
-        d: &'a ast::Fn,
-        span: Span,
-    ) -> El<Val<'a>> {
-        let at = d.body.value.as_ref().map_or(d.body.span, |v| v.span);
-        match (&ty.kind, &v) {
-            (TypeKind::Tensor { dims, .. }, v) if self.is_tensor(v) => {
-                let t = self.tensor(v, at)?;
-                let mut frame = bound.iter().map(|(n, x)| (n.clone(), (*x, span))).collect();
-                let env = Env::new(module);
-                self.match_dims(
-                    &env,
-                    &mut frame,
-                    dims,
-                    t.id,
-                    at,
-                    &format!("the result of {}", d.name.text),
-                )?;
-                Ok(Val::Tensor(t))
-            }
-            (TypeKind::Name(p), Val::Const(Value::Num(x), u))
-                if p.text() == "int" && (x.fract() != 0.0 || !u.is_none()) =>
-            {
-                self.error(
-                    "wrong-type",
-                    at,
-                    format!("`{}` gives an int, this is {x}", d.name.text),
-                    "the result",
-                )
-            }
-            (TypeKind::Name(p), Val::Loss(_)) if p.text() != "loss" => self.error(
-                "wrong-type",
-                at,
-                format!("`{}` gives {}, this is a loss", d.name.text, p.text()),
-                "the result",
-            ),
-            (TypeKind::Name(p), v) if p.text() == "loss" && !matches!(v, Val::Loss(_)) => {
-                let kind = v.kind();
-                self.fail(
-                    Diagnostic::error(
-                        "expected-loss",
-                        format!("`{}` gives a loss, this is {kind}", d.name.text),
-                    )
-                    .label(at, format!("this is {kind}"))
-                    .help("write `mean(.., over: tokens)`"),
-                )
-            }
-            _ => Ok(v),
-        }
-    }
-
-    /// The enum a type names, if it names one.
-    pub fn enum_of(&self, module: ModuleId, ty: &ast::Type) -> Option<&'a ast::Item> {
-        let path = match &ty.kind {
-            TypeKind::Name(p) => p,
-            TypeKind::Optional(inner) => return self.enum_of(module, inner),
-            _ => return None,
-        };
-        let mut global = self.modules.find(module, &path.names.first()?.text)?;
-        for n in &path.names[1..] {
-            let Global::Module(m) = global else { return None };
-            global = *self.modules.get(m).names.get(&n.text)?;
-        }
-        let Global::Item(m, i) = global else { return None };
-        let item = self.modules.item(m, i);
-        matches!(item.kind, ItemKind::Enum(_)).then_some(item)
-    }
-
-    /// A record value with defaults filled in; defaults may use earlier fields.
-    pub fn make_record(
-        &mut self,
-        module: ModuleId,
-        item: &'a ast::Item,
-        mut given: IndexMap<String, Val<'a>>,
-        span: Span,
-    ) -> El<Val<'a>> {
-        let ItemKind::Record(r) = &item.kind else { return Err(Stop) };
-        let mut env = Env::new(module);
-        let mut out = IndexMap::new();
-        for f in &r.fields {
-            let v = match (given.shift_remove(&f.name.text), &f.default) {
-                (Some(v), _) => v,
-                (None, Some(e)) => match self.enum_of(module, &f.ty) {
-                    Some(en) => self.expr_for_enum(&env, e, en)?,
-                    None => self.expr(&env, e)?,
-                },
-                (None, None) => {
-                    return self.fail(
-                        Diagnostic::error(
-                            "missing-field",
-                            format!("`{}` needs `{}`", r.name.text, f.name.text),
-                        )
-                        .label(span, "not given here")
-                        .label(f.span, "declared here"),
-                    );
-                }
-            };
-            let mut dims = IndexMap::new();
-            let v = self.coerce(&env, &mut dims, module, v, &f.ty, span, &f.name.text)?;
-            env.bind(&f.name.text, v.clone());
-            out.insert(f.name.text.clone(), v);
-        }
-        if let Some(extra) = given.keys().next() {
-            let help = nearest(extra, r.fields.iter().map(|f| f.name.text.as_str()))
-                .map(|n| format!("did you mean `{n}`?"));
-            return self.fail(
-                Diagnostic::error(
-                    "unknown-name",
-                    format!("`{}` has no field `{extra}`", r.name.text),
-                )
-                .label(span, "given here")
-                .help_opt(help),
-            );
-        }
-        Ok(Val::Record(out))
     }
 
     /// A function of one sample applied to a batch: one number per sample.
@@ -769,19 +361,4 @@ impl<'a> Elab<'a, '_> {
 
 fn is_named(ty: &ast::Type, name: &str) -> bool {
     matches!(&ty.kind, TypeKind::Name(p) if p.text() == name)
-}
-
-fn article(name: &str) -> &str {
-    match name {
-        "int" => "a whole number",
-        "float" | "number" => "a plain number",
-        "bool" => "a bool",
-        "text" => "text",
-        "tensor" | "f32" | "bf16" => "a tensor",
-        "record" | "Row" => "a record",
-        "range" => "a range such as `0.2..0.28`",
-        "Schedule" => "a schedule or a number",
-        "loss" => "a loss",
-        other => other,
-    }
 }

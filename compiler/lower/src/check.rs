@@ -4,6 +4,8 @@
 //! by a parameter, a `let`, the file, the standard library, or be one of the words that certain
 //! arguments read as written.
 
+use std::collections::BTreeMap;
+
 use nrl_base::{Diagnostic, Span};
 use nrl_syntax::ast::{self, Block, Expr, ExprKind, ItemKind, StmtKind};
 
@@ -44,6 +46,8 @@ const TYPES: &[&str] = &[
 
 struct Names<'e, 'a, 's> {
     elab: &'e mut Elab<'a, 's>,
+    /// Enums by their variants.
+    variants: &'e BTreeMap<&'a str, Vec<&'a ast::Item>>,
     module: ModuleId,
     scope: Vec<String>,
 }
@@ -51,29 +55,65 @@ struct Names<'e, 'a, 's> {
 impl<'a> Elab<'a, '_> {
     /// Checks the names in all function bodies of local files.
     pub fn check_items(&mut self) {
+        let mut variants: BTreeMap<&'a str, Vec<&'a ast::Item>> = BTreeMap::new();
+        for item in self.modules.list.iter().flat_map(|m| &m.file.items) {
+            if let ItemKind::Enum(e) = &item.kind {
+                e.variants
+                    .iter()
+                    .for_each(|v| variants.entry(&v.name.text).or_default().push(item));
+            }
+        }
         for (m, module) in self.modules.list.iter().enumerate() {
             if module.name.starts_with("std.") {
                 continue;
             }
             for item in &module.file.items {
-                if let ItemKind::Fn(f) = &item.kind {
-                    let mut names = Names { elab: self, module: ModuleId(m), scope: vec![] };
-                    names.function(f);
-                }
+                let variants = &variants;
+                let mut names = Names { elab: self, variants, module: ModuleId(m), scope: vec![] };
+                names.item(item);
             }
         }
-    }
-
-    /// Is `name` a variant of an enum that the module sees?
-    fn is_variant(&self, name: &str) -> bool {
-        self.modules.list.iter().flat_map(|m| &m.file.items).any(|i| match &i.kind {
-            ItemKind::Enum(e) => e.variants.iter().any(|v| v.name.text == name),
-            _ => false,
-        })
     }
 }
 
 impl<'a> Names<'_, 'a, '_> {
+    fn item(&mut self, item: &'a ast::Item) {
+        match &item.kind {
+            ItemKind::Fn(f) => self.function(f),
+            ItemKind::Test(t) => self.block(&t.body),
+            ItemKind::Record(r) => {
+                self.new_type(&r.name);
+                r.fields.iter().for_each(|f| self.ty(&f.ty));
+            }
+            ItemKind::Type(t) => {
+                self.new_type(&t.name);
+                self.ty(&t.ty);
+            }
+            ItemKind::Enum(e) => {
+                self.new_type(&e.name);
+                for v in e.variants.iter().filter(|v| !v.fields.is_empty()) {
+                    let what =
+                        format!("variant `{}` holds values, which does not run yet", v.name.text);
+                    let d = Diagnostic::error("not-supported", what);
+                    self.elab.problems.push(d.label(v.span, "this variant"));
+                }
+            }
+            ItemKind::Recipe(r) => {
+                r.params.iter().filter_map(|p| p.ty.as_ref()).for_each(|t| self.ty(t));
+            }
+            _ => {}
+        }
+    }
+
+    /// A name that the language already uses for a type.
+    fn new_type(&mut self, name: &ast::Name) {
+        if TYPES.contains(&name.text.as_str()) {
+            let what = format!("`{}` is a type of the language", name.text);
+            let d = Diagnostic::error("duplicate-name", what).label(name.span, "defined again");
+            self.elab.problems.push(d.help("choose another name"));
+        }
+    }
+
     fn function(&mut self, f: &'a ast::Fn) {
         let mark = self.scope.len();
         for p in &f.params {
@@ -99,12 +139,28 @@ impl<'a> Names<'_, 'a, '_> {
                 if !known {
                     let what = format!("there is no type `{name}`");
                     let d = Diagnostic::error("unknown-name", what).label(t.span, "not found");
-                    let help = nrl_base::did_you_mean(head, TYPES.iter().copied());
+                    let own = self.elab.modules.get(self.module).names.keys().map(String::as_str);
+                    let help = nrl_base::did_you_mean(head, TYPES.iter().copied().chain(own));
                     self.elab.problems.push(d.help_opt(help));
                 }
             }
             ast::TypeKind::Optional(inner) => self.ty(inner),
-            ast::TypeKind::Within { base, .. } => self.ty(base),
+            ast::TypeKind::Within { base, .. } | ast::TypeKind::AtMost { base, .. } => {
+                self.ty(base)
+            }
+            ast::TypeKind::Where { base, cond } => {
+                self.ty(base);
+                self.scope.push("it".into());
+                self.expr(cond);
+                self.scope.pop();
+            }
+            ast::TypeKind::Tuple(types) | ast::TypeKind::Apply { args: types, .. } => {
+                types.iter().for_each(|t| self.ty(t));
+            }
+            ast::TypeKind::Fn { params, result } => {
+                params.iter().for_each(|t| self.ty(t));
+                self.ty(result);
+            }
             ast::TypeKind::Tensor { element, .. } => self.ty(element),
             _ => {}
         }
@@ -115,10 +171,15 @@ impl<'a> Names<'_, 'a, '_> {
         for s in &b.stmts {
             match &s.kind {
                 StmtKind::Bind(bind) => {
+                    bind.ty.iter().for_each(|t| self.ty(t));
                     self.expr(&bind.value);
                     self.scope.extend(bind.names.iter().map(|n| n.text.clone()));
                 }
                 StmtKind::Expr(e) => self.expr(e),
+                StmtKind::Assert(a) => {
+                    self.expr(&a.cond);
+                    a.within.iter().for_each(|e| self.expr(e));
+                }
                 _ => {}
             }
         }
@@ -133,7 +194,7 @@ impl<'a> Names<'_, 'a, '_> {
             || self.elab.modules.find(self.module, name).is_some()
             || crate::intrinsic::find(name).is_some()
             || WORDS.contains(&name)
-            || self.elab.is_variant(name);
+            || self.variants.contains_key(name);
         if !known {
             let mut env = Env::new(self.module);
             for s in &self.scope {
@@ -145,6 +206,21 @@ impl<'a> Names<'_, 'a, '_> {
                     .label(span, "not found")
                     .help_opt(help),
             );
+        }
+    }
+
+    /// Arms that name variants of one enum take all of them.
+    fn arms(&mut self, value: Span, arms: &'a [ast::Arm]) {
+        let named = arms.iter().find_map(|a| match &a.pattern.kind {
+            ast::PatternKind::Name(n) => self.variants.get(n.as_str()),
+            _ => None,
+        });
+        let Some([item]) = named.map(Vec::as_slice) else { return };
+        if let Some(missing) = crate::cover::missing(arms, Some(item)) {
+            let what = format!("this `match` does not take {}", missing.join(", "));
+            let d = Diagnostic::error("no-match", what).label(value, "not all of it is taken");
+            let help = format!("add an arm `{} -> ..`, or `_ -> ..`", missing[0]);
+            self.elab.problems.push(d.help(help));
         }
     }
 
@@ -176,6 +252,7 @@ impl<'a> Names<'_, 'a, '_> {
             }
             ExprKind::Match { value, arms } => {
                 self.expr(value);
+                self.arms(value.span, arms);
                 for a in arms {
                     let mark = self.scope.len();
                     if let ast::PatternKind::Name(n) = &a.pattern.kind {

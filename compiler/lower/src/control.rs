@@ -74,10 +74,16 @@ impl<'a> Elab<'a, '_> {
             }
             _ => {}
         }
+        self.covers(&v, value, arms)?;
         for arm in arms {
             let mut inner = env.clone();
             let hit = match (&arm.pattern.kind, &v) {
                 (ast::PatternKind::Any, _) => true,
+                (ast::PatternKind::None, Val::Variant { of, name }) => {
+                    let of = *of;
+                    self.variant(of, "none", arm.pattern.span)?;
+                    name == "none"
+                }
                 (ast::PatternKind::None, v) => v.is_none(),
                 (ast::PatternKind::Name(n), Val::Variant { of, name }) => {
                     let of = *of;
@@ -88,9 +94,15 @@ impl<'a> Elab<'a, '_> {
                     inner.bind(n, v.clone());
                     true
                 }
-                (ast::PatternKind::Value(p), Val::Const(v, _)) => {
-                    let p = self.expr(env, p)?;
+                (ast::PatternKind::Value(pattern), Val::Const(v, u)) => {
+                    let p = self.expr(env, pattern)?;
                     match &p {
+                        Val::Const(Value::Num(_), w) if u != w => {
+                            let what = format!("this `match` is of {u}, the pattern of {w}");
+                            let d = Diagnostic::error("unit-mismatch", what);
+                            let d = d.label(pattern.span, format!("this is {w}"));
+                            return self.fail(d.label(value.span, format!("this is {u}")));
+                        }
                         Val::Const(p, _) => p == v,
                         Val::Range(low, high) => {
                             matches!(v, Value::Num(x) if (*low..=*high).contains(x))
@@ -110,12 +122,31 @@ impl<'a> Elab<'a, '_> {
                 return self.expr(&inner, &arm.value);
             }
         }
-        let shown = match &v {
-            Val::Const(v, _) => v.to_json().to_string(),
-            Val::Variant { name, .. } => name.clone(),
-            v => v.kind(),
-        };
+        let shown = crate::types::shown(&v);
         self.no_match(&shown, value.span)
+    }
+
+    /// The arms of a `match` of an enum, a bool or what may be none take all there is.
+    fn covers(&mut self, v: &Val<'a>, value: &'a Expr, arms: &'a [ast::Arm]) -> El<()> {
+        let of = match v {
+            Val::Variant { of, .. } => Some(*of),
+            _ => None,
+        };
+        let gap = crate::cover::missing(arms, of).map(|m| (m, value.span));
+        if let Some((missing, span)) = gap {
+            let what = format!("this `match` does not take {}", missing.join(", "));
+            let d = Diagnostic::error("no-match", what).label(span, "not all of it is taken");
+            return self.fail(d.help(format!("add an arm `{} -> ..`, or `_ -> ..`", missing[0])));
+        }
+        if let Some((second, first)) = crate::cover::never(arms, of) {
+            return self.fail(
+                Diagnostic::error("unreachable-arm", "this arm is never taken")
+                    .label(second, "never reached")
+                    .label(first, "takes all that it could")
+                    .help("remove it, or move it up"),
+            );
+        }
+        Ok(())
     }
 
     pub fn no_match<T>(&mut self, shown: &str, span: Span) -> El<T> {
@@ -285,7 +316,13 @@ impl<'a> Elab<'a, '_> {
     /// Binds the names of `x = v` or `a, b = v`.
     pub fn bind_names(&mut self, env: &mut Env<'a>, bind: &'a ast::Bind, v: Val<'a>) -> El<()> {
         match (&bind.names[..], v) {
-            ([one], v) => env.bind(&one.text, v),
+            ([one], v) => {
+                let v = match &bind.ty {
+                    Some(ty) => self.declared_value(env, v, ty, bind.value.span, &one.text)?,
+                    None => v,
+                };
+                env.bind(&one.text, v);
+            }
             (names, Val::Tuple(vals)) if names.len() == vals.len() => {
                 for (n, v) in names.iter().zip(vals) {
                     env.bind(&n.text, v);
@@ -302,6 +339,26 @@ impl<'a> Elab<'a, '_> {
             }
         }
         Ok(())
+    }
+
+    /// A value against the type that is written beside its name. It keeps its unit.
+    pub fn declared_value(
+        &mut self,
+        env: &Env<'a>,
+        v: Val<'a>,
+        ty: &'a ast::Type,
+        span: Span,
+        what: &str,
+    ) -> El<Val<'a>> {
+        let unit = match &v {
+            Val::Const(_, u) => Some(u.clone()),
+            _ => None,
+        };
+        let mut dims = crate::types::Dims::new();
+        match (self.coerce(env, &mut dims, env.module, v, ty, span, what)?, unit) {
+            (Val::Const(x, _), Some(u)) => Ok(Val::Const(x, u)),
+            (v, _) => Ok(v),
+        }
     }
 
     /// `for l in layers carrying x { .. }`: a scan over the layers of a model.

@@ -11,6 +11,7 @@ use nrl_ir::program::{Binding, BindingId, Program, Stage};
 use nrl_syntax::ast;
 
 use crate::builder::Builder;
+use crate::extend::Edited;
 use crate::facts::Facts;
 use crate::model::ModelInfo;
 use crate::modules::{Global, ModuleId, Modules};
@@ -117,6 +118,11 @@ pub struct Elab<'a, 's> {
     pub meshed: BTreeSet<usize>,
     /// What expressions are, if an editor asks.
     pub seen: Option<crate::seen::Seen>,
+    /// The recipe being elaborated: its lines, and its changes if it has any.
+    pub body: Option<&'a ast::Block>,
+    pub current: Option<&'a Edited>,
+    /// Where the fields of a written record stand, by the place of the record.
+    pub field_spans: BTreeMap<Span, Vec<(String, Span)>>,
 }
 
 impl<'a, 's> Elab<'a, 's> {
@@ -148,6 +154,9 @@ impl<'a, 's> Elab<'a, 's> {
             placed: BTreeSet::new(),
             meshed: BTreeSet::new(),
             seen: None,
+            body: None,
+            current: None,
+            field_spans: BTreeMap::new(),
         }
     }
 
@@ -262,13 +271,6 @@ impl<'a, 's> Elab<'a, 's> {
         self.sources.get(span.source).map_or(0, |s| s.position(span.start as usize).line as u32)
     }
 
-    /// Was this written on the command line?
-    pub fn is_override(&self, span: Span) -> bool {
-        self.sources
-            .get(span.source)
-            .is_some_and(|s| s.name().starts_with(crate::overrides::SOURCE_PREFIX))
-    }
-
     /// Appends a stage to the step being built.
     pub fn stage(
         &mut self,
@@ -291,14 +293,10 @@ impl<'a, 's> Elab<'a, 's> {
                 v => Ok(v.clone()),
             };
         }
-        match self.modules.find(env.module, name) {
-            // A recipe is not a value: `recipe sort` leaves the function `sort` alone.
-            Some(Global::Item(m, i))
-                if !matches!(self.modules.item(m, i).kind, ast::ItemKind::Recipe(_)) =>
-            {
-                return self.item(m, i);
-            }
-            Some(Global::Item(..)) => {}
+        // A line of a recipe may come from the file of the recipe that it extends.
+        let home = self.modules.home(span, env.module);
+        match self.modules.find(home, name) {
+            Some(Global::Item(m, i)) => return self.item(m, i),
             Some(Global::Module(m)) => return Ok(Val::Module(m)),
             None => {}
         }
@@ -316,24 +314,61 @@ impl<'a, 's> Elab<'a, 's> {
             let d = d.label(later, "bound here, further down");
             return self.fail(d.help(format!("move this line below, or that of `{name}` above")));
         }
+        let removed = self.current.iter().flat_map(|e| &e.removed).find(|(n, _)| n == name);
+        if let Some((_, place)) = removed {
+            return self.fail(d.label(*place, format!("`{name}` is removed here")));
+        }
         let help = self.suggest(env, name);
         self.fail(d.help_opt(help))
     }
 
-    /// Where a recipe binds `name` on a line after `span`.
+    /// Where the recipe binds `name` on a line after `span`.
     fn bound_later(&self, name: &str, span: Span) -> Option<Span> {
-        let items = &self.modules.get(ModuleId(0)).file.items;
-        let recipe = items.iter().find_map(|i| match &i.kind {
-            ast::ItemKind::Recipe(r) if i.span.to(span) == i.span => Some(r),
-            _ => None,
-        })?;
         let mut found = None;
-        bindings(&recipe.body, &mut |n| {
-            if n.text == name && n.span.start > span.start && found.is_none() {
+        bindings(&self.body?.stmts, &mut |n| {
+            let after = n.span.source != span.source || n.span.start > span.start;
+            if n.text == name && after && found.is_none() {
                 found = Some(n.span);
             }
         });
         found
+    }
+
+    /// Elaborates the recipe that is item `index` of a module, with the changes made to it. What is
+    /// found in a line that it took from another recipe says so.
+    pub fn recipe_item(&mut self, module: ModuleId, index: usize) {
+        let modules = self.modules;
+        let item = modules.item(module, index);
+        let ast::ItemKind::Recipe(written) = &item.kind else { return };
+        self.current = modules.edited.get(&(module, index));
+        // What it extends had an error, which has been reported.
+        if written.extends.is_some() && self.current.is_none() {
+            return;
+        }
+        let recipe = self.current.map_or(written, |e| &e.recipe);
+        let before = self.problems.as_slice().len();
+        self.body = Some(&recipe.body);
+        self.recipe(module, recipe);
+        let bases = self.current.map_or(&[][..], |e| &e.bases);
+        let (Some(base), name) = (bases.first(), &written.name) else { return };
+        let place = |n: &ast::Name| self.sources.place(n.span);
+        let note = format!(
+            "recipe `{}` ({}) extends `{}` ({})",
+            name.text,
+            place(name),
+            base.text,
+            place(base)
+        );
+        let mut found = std::mem::take(&mut self.problems).into_found();
+        for d in found.iter_mut().skip(before) {
+            let own = |s: Span| {
+                s.source == item.span.source && item.span.range().contains(&(s.start as usize))
+            };
+            if !d.labels.first().is_some_and(|l| own(l.span)) {
+                d.notes.push(note.clone());
+            }
+        }
+        self.problems.extend(found);
     }
 
     /// The value of a top-level item.
@@ -381,16 +416,16 @@ impl<'a, 's> Elab<'a, 's> {
 }
 
 /// Calls `see` with every name that the lines of a recipe bind.
-fn bindings(block: &ast::Block, see: &mut dyn FnMut(&ast::Name)) {
-    for stmt in &block.stmts {
+fn bindings(stmts: &[ast::Stmt], see: &mut dyn FnMut(&ast::Name)) {
+    for stmt in stmts {
         match &stmt.kind {
             ast::StmtKind::Bind(b) => b.names.iter().for_each(&mut *see),
             ast::StmtKind::Mesh(m) => see(&m.name),
             ast::StmtKind::View(v) => see(&v.name),
             ast::StmtKind::Pool(p) => p.names.iter().for_each(&mut *see),
-            ast::StmtKind::Phase(p) => bindings(&p.body, see),
-            ast::StmtKind::Step(b) => bindings(b, see),
-            ast::StmtKind::Every(t) => bindings(&t.body, see),
+            ast::StmtKind::Phase(p) => bindings(&p.body.stmts, see),
+            ast::StmtKind::Step(b) => bindings(&b.stmts, see),
+            ast::StmtKind::Every(t) => bindings(&t.body.stmts, see),
             _ => {}
         }
     }

@@ -37,7 +37,7 @@ impl<'a> Elab<'a, '_> {
             ExprKind::Tuple(items) => {
                 Ok(Val::Tuple(items.iter().map(|i| self.expr(env, i)).collect::<Result<_, _>>()?))
             }
-            ExprKind::Record(fields) => self.record(env, fields),
+            ExprKind::Record(fields) => self.record(env, fields, e.span, None),
             ExprKind::Call { callee, args } => self.call_expr(env, callee, args, e.span),
             ExprKind::Field { base, name } => {
                 let base_val = self.expr(env, base)?;
@@ -95,8 +95,23 @@ impl<'a> Elab<'a, '_> {
     }
 
     fn quantity(&mut self, q: &ast::Quantity, span: Span) -> El<Val<'a>> {
-        match Unit::read(&q.unit) {
-            Ok((unit, scale)) => Ok(Val::Const(Value::Num(q.value * scale), unit)),
+        let (unit, scale) = self.read_unit(&q.unit, span)?;
+        Ok(Val::Const(Value::Num(q.value * scale), unit))
+    }
+
+    /// The unit of a type such as `samples/prompt`, which has no scale.
+    pub fn unit_of(&mut self, factors: &[ast::UnitFactor], span: Span) -> El<Unit> {
+        let (unit, scale) = self.read_unit(factors, span)?;
+        if scale != 1.0 {
+            let what = "the unit of a type is a whole one, such as `s` or `B`";
+            return self.error("unknown-unit", span, what, "a multiple of it");
+        }
+        Ok(unit)
+    }
+
+    fn read_unit(&mut self, factors: &[ast::UnitFactor], span: Span) -> El<(Unit, f64)> {
+        match Unit::read(factors) {
+            Ok(found) => Ok(found),
             Err(name) => {
                 let help =
                     nearest(&name, Unit::spellings()).map(|n| format!("did you mean `{n}`?"));
@@ -109,19 +124,36 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
-    fn record(&mut self, env: &Env<'a>, fields: &'a [ast::RecordValue]) -> El<Val<'a>> {
+    /// `{a: 1}`; the type of a declared record says what its fields are.
+    pub fn record(
+        &mut self,
+        env: &Env<'a>,
+        fields: &'a [ast::RecordValue],
+        span: Span,
+        of: Option<(crate::modules::ModuleId, &'a ast::Record)>,
+    ) -> El<Val<'a>> {
         let mut out: IndexMap<String, Val<'a>> = IndexMap::new();
         for f in fields {
-            let v = self.expr(env, &f.value)?;
+            let declared = of.and_then(|(m, r)| {
+                r.fields.iter().find(|d| d.name.text == f.name.text).map(|d| (m, &d.ty))
+            });
+            let v = match declared {
+                Some((m, ty)) => self.expr_for(env, &f.value, m, ty)?,
+                None => self.expr(env, &f.value)?,
+            };
             if out.insert(f.name.text.clone(), v).is_some() {
-                return self.error(
-                    "duplicate-name",
-                    f.name.span,
-                    format!("field `{}` is given twice", f.name.text),
-                    "second value",
+                let what = format!("field `{}` is given twice", f.name.text);
+                let first = fields.iter().find(|g| g.name.text == f.name.text).unwrap_or(f);
+                return self.fail(
+                    Diagnostic::error("duplicate-name", what)
+                        .label(f.name.span, "second value")
+                        .label(first.name.span, "first value")
+                        .help("keep one of them"),
                 );
             }
         }
+        let places = fields.iter().map(|f| (f.name.text.clone(), f.span)).collect();
+        self.field_spans.insert(span, places);
         Ok(Val::Record(out))
     }
 
@@ -135,6 +167,13 @@ impl<'a> Elab<'a, '_> {
         let mut bound = |e: Option<&'a Expr>, open: f64| match e {
             Some(e) => {
                 let v = self.expr(env, e)?;
+                if let Val::Const(_, u) = &v
+                    && !u.is_none()
+                {
+                    let what = format!("a range is of plain numbers, not of {u}");
+                    let d = Diagnostic::error("unit-mismatch", what);
+                    return self.fail(d.label(e.span, format!("this is in {u}")));
+                }
                 self.number(&v, e.span, "a bound of a range")
             }
             None => Ok(open),
@@ -353,10 +392,12 @@ impl<'a> Elab<'a, '_> {
         e: &'a Expr,
         item: &'a ast::Item,
     ) -> El<Val<'a>> {
-        if let (Some(name), ItemKind::Enum(en)) = (e.as_name(), &item.kind) {
+        let name = if matches!(e.kind, ExprKind::None) { Some("none") } else { e.as_name() };
+        if let (Some(name), ItemKind::Enum(en)) = (name, &item.kind) {
             let variant = en.variants.iter().any(|v| v.name.text == name);
             let bound = env.get(name).is_some();
-            if !bound && (variant || self.modules.find(env.module, name).is_none()) {
+            let home = self.modules.home(e.span, env.module);
+            if !bound && (variant || self.modules.find(home, name).is_none()) {
                 return self.variant(item, name, e.span);
             }
         }

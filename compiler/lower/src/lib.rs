@@ -11,27 +11,32 @@ mod check;
 mod cluster;
 mod config;
 mod control;
+mod cover;
 mod elab;
 mod expr;
+mod extend;
 pub mod facts;
 mod host;
 mod intrinsic;
 mod model;
 mod modules;
 mod overrides;
+mod paths;
 mod plan;
 mod probe;
 mod recipe;
 pub mod seen;
 mod step;
 mod tensor;
+mod types;
 mod units;
 mod unused;
 mod value;
+mod walk;
 
 use nrl_base::{Diagnostic, Problems, SourceMap, Span};
 use nrl_ir::program::Sampling;
-use nrl_syntax::ast::ItemKind;
+use nrl_syntax::ast::{ItemKind, Recipe};
 
 pub use elab::{GraphKind, Lowered, Requirement};
 pub use modules::STD;
@@ -40,7 +45,7 @@ pub use probe::lower_fn;
 pub use value::{DimRule, PathRule, PlanRules, StateMode};
 
 use elab::{Elab, Mode};
-use modules::ModuleId;
+use modules::{Module, ModuleId, Modules};
 use value::Env;
 
 /// What to lower besides the file.
@@ -73,50 +78,127 @@ fn elaborate(
     options: &Options,
     seen: Option<seen::Seen>,
 ) -> (Lowered, Problems, Option<seen::Seen>) {
+    let (mut found, problems, seen) = every(files, sources, path, options, (false, seen));
+    (found.pop().unwrap_or_default(), problems, seen)
+}
+
+/// Lowers every recipe in `path`: the one that [`lower`] gives first, then the others, without
+/// overrides. What several share is reported once.
+pub fn lower_every(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    options: &Options,
+) -> (Vec<Lowered>, Problems) {
+    let (found, problems, _) = every(files, sources, path, options, (true, None));
+    (found, problems)
+}
+
+fn every(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    options: &Options,
+    (others, seen): (bool, Option<seen::Seen>),
+) -> (Vec<Lowered>, Problems, Option<seen::Seen>) {
     let mut problems = Problems::new();
-    let mut params = vec![];
-    let loaded =
-        modules::load(files, sources, &mut problems, path, &mut |file, sources, problems| {
-            if let Some(name) = &options.recipe {
-                // The recipe asked for comes first.
-                file.items.sort_by_key(
-                    |i| !matches!(&i.kind, ItemKind::Recipe(r) if r.name.text == *name),
-                );
-            }
-            params = overrides::apply(file, &options.sets, sources, problems);
-        });
-    let Some(mut modules) = loaded else { return (Lowered::default(), problems, seen) };
-    modules.params = params;
+    let Some(mut modules) = modules::load(files, sources, &mut problems, path) else {
+        return (vec![], problems, seen);
+    };
+    extend::compose(&mut modules, &mut problems);
+    let chosen = choose(&mut modules, options, sources, &mut problems, path);
     if problems.has_errors() && seen.is_none() {
-        return (Lowered::default(), problems, seen);
+        return (vec![], problems, seen);
     }
     let folder = path.rsplit_once('/').map_or("", |(f, _)| f);
     let mut elab = Elab::new(&modules, files, sources, folder, options.ranks);
     elab.seen = seen;
-    let entry = modules.get(ModuleId(0));
-    let recipe = entry
-        .file
-        .items
-        .iter()
-        .find_map(|i| if let ItemKind::Recipe(r) = &i.kind { Some(r) } else { None });
     elab.check_items();
-    match recipe {
-        Some(r) => elab.recipe(ModuleId(0), r),
-        None => {
-            if !entry.file.items.iter().any(|i| i.name().is_some()) {
-                let span = Span::new(entry.source, 0, 0);
-                elab.problems.push(
-                    Diagnostic::error("nothing-to-run", format!("{path} has no recipe"))
-                        .label(span, "nothing here"),
-                );
-            }
-        }
+    let items = elab.problems.as_slice().len();
+    if let Some(index) = chosen {
+        elab.recipe_item(ModuleId(0), index);
     }
-    problems.extend(elab.problems.as_slice().to_vec());
+    let mut found = elab.problems.into_found();
+    let seen = elab.seen;
+    let mut out = vec![elab.out];
+    let rest = recipes_of(modules.get(ModuleId(0))).map(|(i, _)| i).filter(|i| Some(*i) != chosen);
+    for index in rest.filter(|_| others) {
+        let mut elab = Elab::new(&modules, files, sources, folder, None);
+        elab.recipe_item(ModuleId(0), index);
+        let new = elab.problems.into_found().into_iter();
+        let new: Vec<_> = new.filter(|d| !found[items..].iter().any(|f| same(f, d))).collect();
+        found.extend(new);
+        out.push(elab.out);
+    }
+    problems.extend(found);
     if !problems.has_errors() {
-        problems.extend(not_yet(&elab.out.not_yet, sources));
+        let notes: Vec<_> = out.iter().filter_map(|o| not_yet(&o.not_yet, sources)).collect();
+        problems.extend(notes);
     }
-    (elab.out, problems, elab.seen)
+    (out, problems, seen)
+}
+
+/// The item of the recipe to run, with overrides made.
+fn choose(
+    modules: &mut Modules,
+    options: &Options,
+    sources: &mut SourceMap,
+    problems: &mut Problems,
+    path: &str,
+) -> Option<usize> {
+    let entry = modules.get(ModuleId(0));
+    let recipes: Vec<(usize, &Recipe)> = recipes_of(entry).collect();
+    let chosen = match &options.recipe {
+        Some(name) => recipes.iter().find(|(_, r)| r.name.text == *name),
+        None => recipes.first(),
+    };
+    let start = Span::new(entry.source, 0, 0);
+    match (chosen, &options.recipe) {
+        (None, Some(name)) => {
+            let known: Vec<&str> = recipes.iter().map(|(_, r)| r.name.text.as_str()).collect();
+            let help = nrl_base::nearest(name, known.iter().copied())
+                .map(|n| format!("did you mean `{n}`?"));
+            let help = help.or((!known.is_empty()).then(|| format!("it has {}", known.join(", "))));
+            let what = format!("{path} has no recipe `{name}`");
+            problems.push(
+                Diagnostic::error("unknown-name", what).label(start, "nothing here").help_opt(help),
+            );
+        }
+        (None, None)
+            if !entry.file.items.iter().any(|i| {
+                i.name().is_some() || matches!(i.kind, ItemKind::Test(_) | ItemKind::Pool(_))
+            }) && !problems.has_errors() =>
+        {
+            problems.push(
+                Diagnostic::error("nothing-to-run", format!("{path} has no recipe"))
+                    .label(start, "nothing here"),
+            );
+        }
+        _ => {}
+    }
+    let (index, recipe) = *chosen?;
+    if !options.sets.is_empty() {
+        let key = (ModuleId(0), index);
+        let mut edited =
+            modules.edited.get(&key).cloned().unwrap_or_else(|| extend::Edited::of(recipe));
+        overrides::apply(&mut edited, &options.sets, sources, problems);
+        modules.edited.insert(key, edited);
+    }
+    Some(index)
+}
+
+fn recipes_of(module: &Module) -> impl Iterator<Item = (usize, &Recipe)> {
+    module.file.items.iter().enumerate().filter_map(|(i, item)| match &item.kind {
+        ItemKind::Recipe(r) => Some((i, r)),
+        _ => None,
+    })
+}
+
+/// Do two findings say the same of the same place?
+fn same(a: &Diagnostic, b: &Diagnostic) -> bool {
+    a.code == b.code
+        && a.message == b.message
+        && a.labels.iter().map(|l| l.span).eq(b.labels.iter().map(|l| l.span))
 }
 
 /// One note that names everything that checks and cannot run yet.
@@ -153,9 +235,7 @@ pub fn lower_model(
     memory.insert("model.nrl".to_string(), text);
     let both = Both(&memory, files);
     let mut problems = Problems::new();
-    let Some(modules) =
-        modules::load(&both, sources, &mut problems, "model.nrl", &mut |_, _, _| {})
-    else {
+    let Some(modules) = modules::load(&both, sources, &mut problems, "model.nrl") else {
         return (Lowered::default(), problems);
     };
     let mut elab = Elab::new(&modules, &both, sources, "", Some(1));

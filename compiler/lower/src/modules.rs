@@ -3,10 +3,13 @@
 //! In: a path and [`Files`]. Out: every module parsed once, with the names each makes visible.
 //! Loading stops at cycles; a module that does not parse is kept as far as it does.
 
+use std::collections::BTreeMap;
+
 use indexmap::IndexMap;
 use nrl_base::{Diagnostic, Problems, SourceId, SourceMap, Span, nearest};
 use nrl_syntax::ast::{File, Item, ItemKind, Use, UseOrigin};
 
+use crate::extend::Edited;
 use nrl_base::Files;
 
 /// Index of a loaded module.
@@ -30,6 +33,8 @@ pub struct Module {
     pub file: File,
     /// Own items and imports, by name.
     pub names: IndexMap<String, Global>,
+    /// Own and imported recipes: they are no values, so a recipe may be called as a module is.
+    pub recipes: IndexMap<String, (ModuleId, usize)>,
 }
 
 /// All modules; the entry is the first.
@@ -38,8 +43,9 @@ pub struct Modules {
     pub list: Vec<Module>,
     /// The module whose names every other sees.
     pub prelude: Option<ModuleId>,
-    /// Overrides of recipe parameters.
-    pub params: Vec<(String, nrl_syntax::ast::Expr)>,
+    /// Recipes whose lines are not those of their item, by module and item: they extend others or
+    /// are overridden from outside.
+    pub edited: BTreeMap<(ModuleId, usize), Edited>,
 }
 
 impl Modules {
@@ -49,6 +55,15 @@ impl Modules {
 
     pub fn item(&self, id: ModuleId, index: usize) -> &Item {
         &self.list[id.0].file.items[index]
+    }
+
+    /// The module whose file has `span`; lines of a recipe may come from several.
+    pub fn home(&self, span: Span, otherwise: ModuleId) -> ModuleId {
+        let written = |m: ModuleId| self.list.get(m.0).is_some_and(|m| m.source == span.source);
+        if written(otherwise) {
+            return otherwise;
+        }
+        self.list.iter().position(|m| m.source == span.source).map_or(otherwise, ModuleId)
     }
 
     /// A name as seen from `module`: its own, else the prelude's.
@@ -82,15 +97,18 @@ struct Loader<'f> {
     modules: Modules,
     /// Module ids by name; a module being loaded is there already, so cycles end.
     known: IndexMap<String, ModuleId>,
+    /// Local files being loaded, the outermost first.
+    loading: Vec<String>,
+    /// Where each imported name was imported.
+    imports: BTreeMap<(ModuleId, String), Span>,
 }
 
-/// Loads `path` and everything it uses. `text` is its text if the caller already has it.
+/// Loads `path` and everything it uses.
 pub fn load(
     files: &dyn Files,
     sources: &mut SourceMap,
     problems: &mut Problems,
     path: &str,
-    edit: &mut dyn FnMut(&mut File, &mut SourceMap, &mut Problems),
 ) -> Option<Modules> {
     let bytes = match files.read(path) {
         Ok(b) => b,
@@ -100,12 +118,18 @@ pub fn load(
         }
     };
     let source = sources.add(path, String::from_utf8_lossy(&bytes).into_owned());
-    let (mut file, found) = nrl_syntax::parse_bytes(source, &bytes);
+    let (file, found) = nrl_syntax::parse_bytes(source, &bytes);
     problems.extend(found);
-    edit(&mut file, sources, problems);
-    let mut loader =
-        Loader { files, sources, problems, modules: Modules::default(), known: IndexMap::new() };
-    loader.add(path.to_string(), source, file);
+    let mut loader = Loader {
+        files,
+        sources,
+        problems,
+        modules: Modules::default(),
+        known: IndexMap::new(),
+        loading: vec![],
+        imports: BTreeMap::new(),
+    };
+    loader.add(plain(path), source, file);
     loader.modules.prelude = loader.standard("std.prelude");
     Some(loader.modules)
 }
@@ -115,38 +139,44 @@ impl Loader<'_> {
         let id = ModuleId(self.modules.list.len());
         self.known.insert(name.clone(), id);
         let mut names = IndexMap::new();
+        let mut recipes = IndexMap::new();
         for (i, item) in file.items.iter().enumerate() {
             let Some(n) = item.name() else { continue };
-            if names.insert(n.text.clone(), Global::Item(id, i)).is_some() {
-                let first = file
-                    .items
-                    .iter()
-                    .find_map(|x| x.name().filter(|m| m.text == n.text))
-                    .map(|m| m.span);
-                let d =
-                    Diagnostic::error("duplicate-name", format!("`{}` is defined twice", n.text))
-                        .label(n.span, "second definition");
-                self.problems.push(match first {
-                    Some(span) => d.label(span, "first definition"),
-                    None => d,
-                });
+            let first = if matches!(item.kind, ItemKind::Recipe(_)) {
+                recipes.insert(n.text.clone(), (id, i)).map(|(_, i)| i)
+            } else {
+                match names.insert(n.text.clone(), Global::Item(id, i)) {
+                    Some(Global::Item(_, i)) => Some(i),
+                    _ => None,
+                }
+            };
+            if let Some(first) = first.and_then(|f| file.items[f].name()) {
+                self.twice(&n.text, n.span, first.span, "definition");
             }
         }
-        let uses: Vec<(Use, Span)> = file
+        let uses: Vec<Use> = file
             .items
             .iter()
-            .filter_map(|i| {
-                if let ItemKind::Use(u) = &i.kind { Some((u.clone(), i.span)) } else { None }
-            })
+            .filter_map(|i| if let ItemKind::Use(u) = &i.kind { Some(u.clone()) } else { None })
             .collect();
-        self.modules.list.push(Module { name: name.clone(), source, file, names });
-        for (u, span) in uses {
-            self.use_(id, &name, &u, span);
+        self.modules.list.push(Module { name: name.clone(), source, file, names, recipes });
+        self.loading.push(name.clone());
+        for u in uses {
+            self.use_(id, &name, &u);
         }
+        self.loading.pop();
         id
     }
 
-    fn use_(&mut self, into: ModuleId, importer: &str, u: &Use, span: Span) {
+    fn twice(&mut self, name: &str, second: Span, first: Span, what: &str) {
+        self.problems.push(
+            Diagnostic::error("duplicate-name", format!("`{name}` is defined twice"))
+                .label(second, format!("second {what}"))
+                .label(first, "first definition"),
+        );
+    }
+
+    fn use_(&mut self, into: ModuleId, importer: &str, u: &Use) {
         let (module, label) = match &u.origin {
             UseOrigin::File(t) => (self.local(importer, &t.value, t.span), t.value.clone()),
             UseOrigin::Path(p) => {
@@ -155,11 +185,10 @@ impl Loader<'_> {
                     for n in &u.names {
                         let full = format!("std.{}", n.name.text);
                         match self.standard(&full) {
-                            Some(m) => self.bind(
-                                into,
-                                &n.alias.as_ref().unwrap_or(&n.name).text.clone(),
-                                Global::Module(m),
-                            ),
+                            Some(m) => {
+                                let name = n.alias.as_ref().unwrap_or(&n.name);
+                                self.bind(into, &name.text, Global::Module(m), name.span);
+                            }
                             None => self.unknown_module(&full, n.name.span),
                         }
                     }
@@ -184,8 +213,13 @@ impl Loader<'_> {
                 .next()
                 .unwrap_or(&label)
                 .to_string();
-            let name = u.alias.as_ref().map_or(last, |a| a.text.clone());
-            self.bind(into, &name, Global::Module(module));
+            let origin = match &u.origin {
+                UseOrigin::File(t) => t.span,
+                UseOrigin::Path(p) => p.span,
+            };
+            let (name, span) =
+                u.alias.as_ref().map_or((last, origin), |a| (a.text.clone(), a.span));
+            self.bind(into, &name, Global::Module(module), span);
         }
         for n in &u.names {
             let found = self.modules.get(module).names.get(&n.name.text).copied();
@@ -194,14 +228,24 @@ impl Loader<'_> {
                 let full = format!("{}.{}", self.modules.get(module).name, n.name.text);
                 self.standard(&full).map(Global::Module)
             });
+            let recipe = self.modules.get(module).recipes.get(&n.name.text).copied();
+            let name = n.alias.as_ref().unwrap_or(&n.name);
+            if let Some(r) = recipe {
+                let known = &mut self.modules.list[into.0].recipes;
+                let other = known.insert(name.text.clone(), r).filter(|other| *other != r);
+                if let Some(other) = other.and_then(|(m, i)| self.modules.item(m, i).name()) {
+                    let first = other.span;
+                    self.twice(&name.text, name.span, first, "one, imported here");
+                }
+            }
             match found {
-                Some(g) => self.bind(into, &n.alias.as_ref().unwrap_or(&n.name).text.clone(), g),
+                Some(g) => self.bind(into, &name.text, g, name.span),
+                None if recipe.is_some() => {}
                 None => {
-                    let help = nearest(
-                        &n.name.text,
-                        self.modules.get(module).names.keys().map(String::as_str),
-                    )
-                    .map(|s| format!("did you mean `{s}`?"));
+                    let there = self.modules.get(module);
+                    let known = there.names.keys().chain(there.recipes.keys());
+                    let help = nearest(&n.name.text, known.map(String::as_str))
+                        .map(|s| format!("did you mean `{s}`?"));
                     self.problems.push(
                         Diagnostic::error(
                             "unknown-name",
@@ -213,11 +257,23 @@ impl Loader<'_> {
                 }
             }
         }
-        let _ = span;
     }
 
-    fn bind(&mut self, into: ModuleId, name: &str, g: Global) {
-        self.modules.list[into.0].names.entry(name.to_string()).or_insert(g);
+    fn bind(&mut self, into: ModuleId, name: &str, g: Global, span: Span) {
+        let names = &mut self.modules.list[into.0].names;
+        let first = *names.entry(name.to_string()).or_insert(g);
+        if first == g {
+            self.imports.entry((into, name.to_string())).or_insert(span);
+            return;
+        }
+        let import = self.imports.get(&(into, name.to_string())).copied();
+        let own = match first {
+            Global::Item(m, i) if m == into => self.modules.item(m, i).name().map(|n| n.span),
+            _ => None,
+        };
+        if let Some(first) = import.or(own) {
+            self.twice(name, span, first, "one, imported here");
+        }
     }
 
     fn unknown_module(&mut self, name: &str, span: Span) {
@@ -244,10 +300,21 @@ impl Loader<'_> {
     fn local(&mut self, importer: &str, path: &str, span: Span) -> Option<ModuleId> {
         let folder = importer.rsplit_once('/').map_or("", |(f, _)| f);
         let full = if folder.is_empty() || path.starts_with('/') {
-            path.to_string()
+            plain(path)
         } else {
-            format!("{folder}/{path}")
+            plain(&format!("{folder}/{path}"))
         };
+        if let Some(at) = self.loading.iter().position(|l| *l == full) {
+            let mut chain: Vec<&str> = self.loading[at..].iter().map(String::as_str).collect();
+            chain.push(&full);
+            self.problems.push(
+                Diagnostic::error("import-cycle", format!("{full} uses itself"))
+                    .label(span, "used again here")
+                    .note(format!("the way back: {}", chain.join(" -> ")))
+                    .help("put what both need into a third file"),
+            );
+            return None;
+        }
         if let Some(id) = self.known.get(&full) {
             return Some(*id);
         }
@@ -262,10 +329,27 @@ impl Loader<'_> {
             Err(why) => {
                 self.problems.push(
                     Diagnostic::error("file-not-read", format!("cannot read {full}: {why}"))
-                        .label(span, "used here"),
+                        .label(span, "used here")
+                        .help("paths count from the folder of the file that has the `use`"),
                 );
                 None
             }
         }
     }
+}
+
+/// A path without `.` and, where it can be, without `..`, so that one file has one name.
+fn plain(path: &str) -> String {
+    let mut out: Vec<&str> = vec![];
+    for part in path.split('/') {
+        match part {
+            "." => {}
+            "" if !out.is_empty() => {}
+            ".." if out.last().is_some_and(|p| !matches!(*p, ".." | "")) => {
+                out.pop();
+            }
+            part => out.push(part),
+        }
+    }
+    out.join("/")
 }

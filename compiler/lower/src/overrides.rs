@@ -1,26 +1,59 @@
-//! `--set path=expr`: the same grammar, an existing path, provenance in every message.
+//! Changes to a recipe by path: `--set path=expr`, and `set`, `append`, `remove` of a child.
 //!
 //! A path names a recipe parameter, `seed`, `run.steps`, an axis of a mesh (`train.tp`), a binding
 //! (`policy`), an argument of a binding's call (`policy.path`), the length of a phase (`rl.steps`),
-//! and the same inside steps (`step.s.max_new`, `rl.step.update.updates`). The new value replaces
-//! the old expression before anything is checked, so checks see it as if it had been written.
+//! and the same inside steps (`step.s.max_new`, `rl.step.update.updates`). The tree is changed
+//! before anything is checked, so checks see it as if it had been written so, with the places of
+//! the change. What a path may name is listed in `paths`.
 
-use nrl_base::{Diagnostic, Problems, SourceMap, Span, nearest};
-use nrl_syntax::ast::{self, Arg, Block, Expr, ExprKind, File, ItemKind, Name, Stmt, StmtKind};
+use nrl_base::{Diagnostic, Problems, SourceMap, Span};
+use nrl_syntax::ast::{self, Arg, Block, Expr, ExprKind, Name, Stmt, StmtKind};
+
+use crate::extend::Edited;
+use crate::paths;
 
 /// Prefix of the printable name of an override's source.
 pub const SOURCE_PREFIX: &str = "--set ";
 
-/// Applies overrides of the form `path=expr` to the first recipe of `file` (or the one called
-/// `recipe`). Values for recipe parameters are returned, since their kind is checked against the
-/// default.
+/// What is done to the place that a path names.
+#[derive(Clone, Copy, Debug)]
+pub enum Edit<'e> {
+    Set(&'e Expr),
+    Append(&'e Expr),
+    Remove,
+}
+
+impl Edit<'_> {
+    /// The word of the statement.
+    pub fn word(self) -> &'static str {
+        match self {
+            Edit::Set(_) => "set",
+            Edit::Append(_) => "append to",
+            Edit::Remove => "remove",
+        }
+    }
+}
+
+/// Why an edit was not made.
+#[derive(Debug)]
+pub enum Missed {
+    /// Nothing has this path.
+    NotFound,
+    /// Several lines have it.
+    Several(Vec<Span>),
+    /// It exists, and cannot be edited so: what it is.
+    Refused(&'static str, Span),
+}
+
+type Done = Result<(), Missed>;
+
+/// Applies overrides of the form `path=expr` to a recipe.
 pub fn apply(
-    file: &mut File,
+    edited: &mut Edited,
     sets: &[String],
     sources: &mut SourceMap,
     problems: &mut Problems,
-) -> Vec<(String, Expr)> {
-    let mut params = vec![];
+) {
     for set in sets {
         let source = sources.add(format!("{SOURCE_PREFIX}{set}"), set.clone());
         let whole = Span::new(source, 0, set.len());
@@ -35,49 +68,61 @@ pub fn apply(
         let (value, found) = parse_value(source, path.len() + 1, text);
         problems.extend(found);
         let Some(value) = value else { continue };
-        let Some(recipe) = file
-            .items
-            .iter_mut()
-            .find_map(|i| if let ItemKind::Recipe(r) = &mut i.kind { Some(r) } else { None })
-        else {
-            continue;
-        };
         let segments: Vec<&str> = path.trim().split('.').collect();
-        if let [name] = &segments[..]
-            && recipe.params.iter().any(|p| p.name.text == *name)
-        {
-            params.push(((*name).to_string(), value));
-            continue;
-        }
-        let mut known: Vec<String> = recipe.params.iter().map(|p| p.name.text.clone()).collect();
-        if !in_block(&mut recipe.body, &segments, &value, &mut known) {
-            let help = near_path(path.trim(), segments[0], &known);
-            problems.push(
-                Diagnostic::error(
-                    "unknown-path",
-                    format!("recipe `{}` has no `{path}` to set", recipe.name.text),
-                )
-                .label(Span::new(source, 0, path.len()), "not found")
-                .help(help),
-            );
+        let span = Span::new(source, 0, path.len());
+        if let Err(d) = change(edited, &segments, span, Edit::Set(&value)) {
+            problems.push(*d);
         }
     }
-    params
 }
 
-/// The path that could be meant, else what paths start with, or what they may go on with.
-fn near_path(path: &str, head: &str, known: &[String]) -> String {
-    if let Some(n) = nearest(path, known.iter().map(String::as_str)) {
-        return format!("did you mean `{n}`?");
+/// Makes one change, or says why it cannot be made.
+pub fn change(
+    edited: &mut Edited,
+    path: &[&str],
+    span: Span,
+    edit: Edit<'_>,
+) -> Result<(), Box<Diagnostic>> {
+    let recipe = &mut edited.recipe;
+    let shown = path.join(".");
+    if let [name] = path
+        && let Some(p) = recipe.params.iter().find(|p| p.name.text == *name)
+    {
+        let Edit::Set(value) = edit else {
+            let what = format!("`{name}` is a parameter; it can only be set");
+            let d = Diagnostic::error("misplaced", what).label(span, "a parameter");
+            return Err(Box::new(d.label(p.span, "declared here")));
+        };
+        edited.sets.push(((*name).to_string(), value.clone()));
+        return Ok(());
     }
-    let below: Vec<&str> =
-        known.iter().filter(|k| k.split('.').next() == Some(head)).map(String::as_str).collect();
-    if below.iter().any(|k| k.contains('.')) {
-        return format!("known are {}", below.join(", "));
-    }
-    let mut heads: Vec<&str> = known.iter().map(|k| k.split('.').next().unwrap_or(k)).collect();
-    heads.dedup();
-    format!("paths start with one of {}", heads.join(", "))
+    let name = recipe.name.text.clone();
+    let d = match in_block(&mut recipe.body, path, edit) {
+        Ok(()) => return Ok(()),
+        Err(Missed::NotFound) => {
+            let known = paths::of(recipe);
+            let what = format!("recipe `{name}` has no `{shown}` to {}", edit.word());
+            Diagnostic::error("unknown-path", what).label(span, "not found").help(paths::near(
+                &shown,
+                path.first().unwrap_or(&""),
+                &known,
+            ))
+        }
+        Err(Missed::Several(places)) => {
+            let what = format!("`{shown}` names {} lines of recipe `{name}`", places.len());
+            let d = Diagnostic::error("ambiguous-path", what).label(span, "which of them?");
+            places
+                .into_iter()
+                .fold(d, |d, p| d.label(p, "one"))
+                .help("give the lines names, or change the expressions they use")
+        }
+        Err(Missed::Refused(why, place)) => {
+            Diagnostic::error("misplaced", format!("cannot {} `{shown}`: {why}", edit.word()))
+                .label(span, "this path")
+                .label(place, "what it names")
+        }
+    };
+    Err(Box::new(d))
 }
 
 /// Parses the value; positions count from the start of the override. Bare words that are not
@@ -102,151 +147,245 @@ fn parse_value(
     }
 }
 
-fn in_block(block: &mut Block, path: &[&str], value: &Expr, known: &mut Vec<String>) -> bool {
-    block.stmts.iter_mut().any(|stmt| in_stmt(stmt, path, value, known))
-}
-
-/// Runs `f` on what stands below `head`; the paths it finds get `head` in front.
-fn below(head: &str, known: &mut Vec<String>, f: impl FnOnce(&mut Vec<String>) -> bool) -> bool {
-    let mut inner = vec![];
-    let done = f(&mut inner);
-    known.extend(inner.into_iter().map(|k| format!("{head}.{k}")));
-    done
-}
-
-fn in_stmt(stmt: &mut Stmt, path: &[&str], value: &Expr, known: &mut Vec<String>) -> bool {
-    let (head, rest) = (path[0], &path[1..]);
-    match &mut stmt.kind {
-        StmtKind::Bind(b) => {
-            known.extend(b.names.iter().map(|n| n.text.clone()));
-            if let ExprKind::Call { args, .. } | ExprKind::With { args, .. } = &b.value.kind {
-                let named = args.iter().filter_map(|a| a.name.as_ref());
-                known.extend(named.map(|n| format!("{}.{}", b.names[0].text, n.text)));
+/// Edits the one line of a block that the path leads to.
+fn in_block(block: &mut Block, path: &[&str], edit: Edit<'_>) -> Done {
+    let Some(head) = path.first() else { return Err(Missed::NotFound) };
+    let mut at: Vec<usize> =
+        (0..block.stmts.len()).filter(|i| paths::is_head(&block.stmts[*i], head)).collect();
+    if at.iter().any(|i| matches!(block.stmts[*i].kind, StmtKind::Seed(_))) {
+        at.retain(|i| matches!(block.stmts[*i].kind, StmtKind::Seed(_)));
+    }
+    if matches!((path, edit), (["require" | "expect"], Edit::Remove)) && !at.is_empty() {
+        block.stmts.retain(|s| !paths::is_head(s, head));
+        return Ok(());
+    }
+    let chosen = match &at[..] {
+        [] => return Err(Missed::NotFound),
+        [one] => *one,
+        // Several `every` or `update` lines: the one that has the rest of the path.
+        several => {
+            let mut missed = Missed::NotFound;
+            let mut fits = vec![];
+            if path.len() == 1 {
+                let places = several.iter().map(|i| block.stmts[*i].span);
+                return Err(Missed::Several(places.collect()));
             }
-            b.names.len() == 1 && b.names[0].text == head && in_expr(&mut b.value, rest, value)
-        }
-        StmtKind::Mesh(m) => {
-            known.extend(m.axes.iter().map(|a| format!("{}.{}", m.name.text, a.name.text)));
-            if m.name.text != head || rest.len() != 1 {
-                return false;
-            }
-            match m.axes.iter_mut().find(|a| a.name.text == rest[0]) {
-                Some(a) => {
-                    a.size = value.clone();
-                    true
+            for i in several {
+                match in_stmt(&mut block.stmts[*i].clone(), path, edit) {
+                    Ok(()) => fits.push(*i),
+                    Err(Missed::NotFound) => {}
+                    Err(why) => missed = why,
                 }
-                None => false,
+            }
+            match &fits[..] {
+                [] => return Err(missed),
+                [one] => *one,
+                fits => {
+                    return Err(Missed::Several(
+                        fits.iter().map(|i| block.stmts[*i].span).collect(),
+                    ));
+                }
             }
         }
-        StmtKind::Run(r) => {
-            known.extend(["run.steps", "run.seed", "run.within"].map(String::from));
-            match path {
-                ["run", "steps"] => r.length = with_unit(value, "steps"),
-                ["run", "seed"] | ["seed"] => r.seed = Some(value.clone()),
-                ["run", "within"] => r.within = Some(value.clone()),
-                _ => return false,
+    };
+    if path.len() == 1 && matches!(edit, Edit::Remove) {
+        return match &block.stmts[chosen].kind {
+            StmtKind::Step(_) | StmtKind::Run(_) | StmtKind::Phase(_) => {
+                Err(Missed::Refused("a recipe needs it", block.stmts[chosen].span))
             }
-            true
-        }
-        StmtKind::Seed(e) => {
-            known.push("seed".into());
-            if path != ["seed"] {
-                return false;
+            _ => {
+                block.stmts.remove(chosen);
+                Ok(())
             }
-            *e = value.clone();
-            true
-        }
-        StmtKind::Phase(p) => {
-            known.push(format!("{}.steps", p.name.text));
-            if p.name.text != head {
-                return false;
+        };
+    }
+    in_stmt(&mut block.stmts[chosen], path, edit)
+}
+
+/// Sets or removes something that may be left out.
+fn optional(slot: &mut Option<Expr>, edit: Edit<'_>, unit: &str, span: Span) -> Done {
+    match edit {
+        Edit::Set(value) => *slot = Some(with_unit(value, unit)),
+        Edit::Remove if slot.is_some() => *slot = None,
+        Edit::Remove => return Err(Missed::NotFound),
+        Edit::Append(_) => return Err(Missed::Refused("it is no list", span)),
+    }
+    Ok(())
+}
+
+/// Sets something that must be there.
+fn needed(slot: &mut Expr, edit: Edit<'_>, unit: &str) -> Done {
+    match edit {
+        Edit::Set(value) => *slot = with_unit(value, unit),
+        Edit::Remove => return Err(Missed::Refused("the line needs it", slot.span)),
+        Edit::Append(_) => return Err(Missed::Refused("it is no list", slot.span)),
+    }
+    Ok(())
+}
+
+fn in_stmt(stmt: &mut Stmt, path: &[&str], edit: Edit<'_>) -> Done {
+    let (span, rest) = (stmt.span, &path[1..]);
+    match (&mut stmt.kind, rest) {
+        (StmtKind::Bind(b), rest) => in_expr(&mut b.value, rest, edit),
+        (StmtKind::Mesh(m), [axis]) => {
+            let Some(at) = m.axes.iter().position(|a| a.name.text == *axis) else {
+                return Err(Missed::NotFound);
+            };
+            if matches!(edit, Edit::Remove) {
+                m.axes.remove(at);
+                return Ok(());
             }
-            if rest == ["steps"] {
-                p.length = Some(with_unit(value, "steps"));
-                return true;
-            }
-            !rest.is_empty() && below(head, known, |k| in_block(&mut p.body, rest, value, k))
+            needed(&mut m.axes[at].size, edit, "")
         }
-        StmtKind::Step(b) => {
-            known.push("step".into());
-            head == "step"
-                && !rest.is_empty()
-                && below(head, known, |k| in_block(b, rest, value, k))
+        (StmtKind::Run(r), ["steps"]) => needed(&mut r.length, edit, "steps"),
+        (StmtKind::Run(r), ["within"]) => optional(&mut r.within, edit, "", span),
+        (StmtKind::Run(r), ["seed"]) => optional(&mut r.seed, edit, "", span),
+        // `seed` alone is that of the `run` line.
+        (StmtKind::Run(r), []) => optional(&mut r.seed, edit, "", span),
+        (StmtKind::Seed(e), []) => needed(e, edit, ""),
+        (StmtKind::Phase(p), ["steps"]) => optional(&mut p.length, edit, "steps", span),
+        (StmtKind::Phase(p), rest) => in_block(&mut p.body, rest, edit),
+        (StmtKind::Step(b), rest) => in_block(b, rest, edit),
+        (StmtKind::Every(t), ["steps"]) => needed(&mut t.time, edit, "steps"),
+        (StmtKind::Every(t), rest) => in_block(&mut t.body, rest, edit),
+        (StmtKind::Halt(h), ["steps"]) => optional(&mut h.lasting, edit, "steps", span),
+        (StmtKind::Checkpoint(c), ["keep"]) => optional(&mut c.keep, edit, "", span),
+        (StmtKind::Checkpoint(c), ["by"]) => optional(&mut c.by, edit, "", span),
+        (StmtKind::Assume(a), []) => needed(&mut a.value, edit, ""),
+        (StmtKind::Place(p), [m, ..]) if !p.models.iter().any(|x| x.as_name() == Some(m)) => {
+            Err(Missed::NotFound)
         }
-        StmtKind::Every(t) => {
-            head == "every"
-                && !rest.is_empty()
-                && (rest == ["steps"] && {
-                    t.time = with_unit(value, "steps");
-                    true
-                } || in_block(&mut t.body, rest, value, known))
+        (StmtKind::Place(p), [_, "on"]) => needed(&mut p.mesh, edit, ""),
+        (StmtKind::Place(p), [_, "by"]) => optional(&mut p.plan, edit, "", span),
+        (StmtKind::Update(u), ["updates"]) => optional(&mut u.updates, edit, "updates", span),
+        (StmtKind::Update(u), ["epochs"]) => optional(&mut u.epochs, edit, "epochs", span),
+        (StmtKind::Update(u), ["microbatch"]) => optional(&mut u.microbatch, edit, "", span),
+        (StmtKind::Update(u), ["by"]) => needed(&mut u.optimizer, edit, ""),
+        (StmtKind::Update(u), [name, rest @ ..]) => {
+            in_args(&mut u.settings, name, rest, edit, false)
         }
-        StmtKind::Update(u) => {
-            known
-                .extend(["update.updates", "update.epochs", "update.microbatch"].map(String::from));
-            if head != "update" {
-                return false;
-            }
-            match rest {
-                ["updates"] => u.updates = Some(with_unit(value, "updates")),
-                ["epochs"] => u.epochs = Some(with_unit(value, "epochs")),
-                ["microbatch"] => u.microbatch = Some(value.clone()),
-                _ => return false,
-            }
-            true
-        }
-        _ => false,
+        _ => Err(Missed::NotFound),
     }
 }
 
-/// Replaces the expression, or an argument of the call it is.
-fn in_expr(e: &mut Expr, path: &[&str], value: &Expr) -> bool {
-    let Some(head) = path.first() else {
-        *e = value.clone();
-        return true;
-    };
+/// Edits the expression, or an argument of the call it is.
+fn in_expr(e: &mut Expr, path: &[&str], edit: Edit<'_>) -> Done {
+    let Some((head, rest)) = path.split_first() else { return whole(e, edit) };
     match &mut e.kind {
-        ExprKind::Call { args, .. } | ExprKind::With { args, .. } => {
-            if let Some(a) =
-                args.iter_mut().find(|a| a.name.as_ref().is_some_and(|n| n.text == *head))
-            {
-                return in_expr(&mut a.value, &path[1..], value);
+        ExprKind::Call { args, .. } => in_args(args, head, rest, edit, true),
+        ExprKind::With { base, args } => {
+            if args.iter().any(|a| a.name.as_ref().is_some_and(|n| n.text == *head)) {
+                return in_args(args, head, rest, edit, true);
             }
-            if path.len() > 1 {
-                return false;
+            match (&base.kind, edit) {
+                // `sampler with (temperature: 0)` has no other place for a setting.
+                (ExprKind::Name(_), Edit::Set(_)) => in_args(args, head, rest, edit, true),
+                _ => in_expr(base, path, edit),
             }
-            // Given by position or left out: the callee knows its names, and an override wins.
-            let name = Name { text: (*head).to_string(), span: value.span };
-            args.push(Arg { name: Some(name), value: value.clone(), span: value.span });
-            true
         }
-        ExprKind::Record(fields) => match fields.iter_mut().find(|f| f.name.text == *head) {
-            Some(f) => in_expr(&mut f.value, &path[1..], value),
-            None => false,
-        },
-        ExprKind::Pipe { input, stage } => {
-            let named = matches!(&stage.kind, ExprKind::Call { callee, .. } if callee.as_name() == Some(head));
-            if named && path.len() > 1 {
-                in_expr(stage, &path[1..], value)
-            } else {
-                in_expr(input, path, value)
+        ExprKind::Record(fields) => {
+            let at = fields.iter().position(|f| f.name.text == *head).ok_or(Missed::NotFound)?;
+            if rest.is_empty() && matches!(edit, Edit::Remove) {
+                fields.remove(at);
+                return Ok(());
             }
+            in_expr(&mut fields[at].value, rest, edit)
+        }
+        ExprKind::Pipe { input, stage } => {
+            let named = matches!(&stage.kind, ExprKind::Call { callee, .. } if callee.as_name() == Some(head))
+                || stage.as_name() == Some(head);
+            if !named {
+                return in_expr(input, path, edit);
+            }
+            if rest.is_empty() && matches!(edit, Edit::Remove) {
+                *e = (**input).clone();
+                return Ok(());
+            }
+            in_expr(stage, rest, edit)
         }
         ExprKind::From { base, source } => {
-            if *head == "from" && path.len() == 1 {
-                in_expr(source, &[], value)
+            if *head == "from" && rest.is_empty() {
+                whole(source, edit)
             } else {
-                in_expr(base, path, value)
+                in_expr(base, path, edit)
             }
         }
-        _ => false,
+        _ => Err(Missed::NotFound),
     }
 }
 
-/// `10` where steps are counted may be written without its unit on the command line.
+fn whole(e: &mut Expr, edit: Edit<'_>) -> Done {
+    match edit {
+        Edit::Set(value) => *e = value.clone(),
+        Edit::Remove => {
+            return Err(Missed::Refused("only whole lines and arguments are removed", e.span));
+        }
+        Edit::Append(value) => match &mut e.kind {
+            ExprKind::List(items) => items.push(value.clone()),
+            ExprKind::Pipe { .. } => {
+                let span = e.span.to(value.span);
+                let input = Box::new(e.clone());
+                *e = Expr { kind: ExprKind::Pipe { input, stage: Box::new(value.clone()) }, span };
+            }
+            _ => return Err(Missed::Refused("only a list `[..]` or a pipe `a | b` grows", e.span)),
+        },
+    }
+    Ok(())
+}
+
+/// Edits an argument. One that was given by position or left out is added if `adds`: the callee
+/// knows its names, and what an override gives wins.
+fn in_args(args: &mut Vec<Arg>, head: &str, rest: &[&str], edit: Edit<'_>, adds: bool) -> Done {
+    let named = |a: &Arg| a.name.as_ref().is_some_and(|n| n.text == head);
+    if let Some(at) = args.iter().position(named) {
+        if rest.is_empty() && matches!(edit, Edit::Remove) {
+            args.remove(at);
+            return Ok(());
+        }
+        return in_expr(&mut args[at].value, rest, edit);
+    }
+    // `{hidden_size: 32}` given by position: its fields are reached through the call.
+    for a in args.iter_mut().filter(|a| a.name.is_none()) {
+        if let ExprKind::Record(fields) = &a.value.kind
+            && fields.iter().any(|f| f.name.text == head)
+        {
+            let mut path = vec![head];
+            path.extend(rest);
+            return in_expr(&mut a.value, &path, edit);
+        }
+    }
+    match edit {
+        Edit::Set(value) if rest.is_empty() && adds => {
+            let name = Name { text: head.to_string(), span: value.span };
+            args.push(Arg { name: Some(name), value: value.clone(), span: value.span });
+            Ok(())
+        }
+        _ => Err(Missed::NotFound),
+    }
+}
+
+/// Was this argument put there by an override? Its name and its value have one place.
+pub fn is_added(name: Option<&Name>, value: Span) -> bool {
+    name.is_some_and(|n| n.span == value)
+}
+
+/// The names of a written path, `step.s.max_new`.
+pub fn names_of(path: &Expr) -> Option<Vec<&str>> {
+    match &path.kind {
+        ExprKind::Name(n) => Some(vec![n]),
+        ExprKind::Field { base, name } => {
+            let mut names = names_of(base)?;
+            names.push(&name.text);
+            Some(names)
+        }
+        _ => None,
+    }
+}
+
+/// `10` where something is counted may be written without its unit.
 fn with_unit(value: &Expr, unit: &str) -> Expr {
     match &value.kind {
-        ExprKind::Int(n) => {
+        ExprKind::Int(n) if !unit.is_empty() => {
             let name = Name { text: unit.into(), span: value.span };
             let q = ast::Quantity {
                 value: *n as f64,

@@ -36,8 +36,7 @@ pub fn lower_fn(
     trained: &[&str],
 ) -> (Option<Graph>, Problems) {
     let mut problems = Problems::new();
-    let Some(modules) = modules::load(files, sources, &mut problems, path, &mut |_, _, _| {})
-    else {
+    let Some(modules) = modules::load(files, sources, &mut problems, path) else {
         return (None, problems);
     };
     if problems.has_errors() {

@@ -19,14 +19,6 @@ impl<'a> Elab<'a, '_> {
     /// Elaborates a recipe into the program.
     pub fn recipe(&mut self, module: ModuleId, r: &'a ast::Recipe) {
         self.out.program.name = r.name.text.clone();
-        if let Some(base) = &r.extends {
-            let d = Diagnostic::error(
-                "not-supported",
-                format!("`extends {}` does not run yet", base.text()),
-            )
-            .label(base.span, "this base");
-            self.problems.push(d);
-        }
         let mut env = Env::new(module);
         for p in &r.params {
             let v = self.recipe_param(&env, p).unwrap_or(Val::Poison);
@@ -97,30 +89,38 @@ impl<'a> Elab<'a, '_> {
 
     /// A parameter: its default, or what `--set` gave, which must be of the same kind.
     fn recipe_param(&mut self, env: &Env<'a>, p: &'a ast::Param) -> El<Val<'a>> {
-        let modules = self.modules;
-        let set = modules.params.iter().find(|(n, _)| *n == p.name.text).map(|(_, e)| e);
+        let sets = self.current.map_or(&[][..], |e| &e.sets);
+        let own = sets.iter().filter(|(n, _)| *n == p.name.text).map(|(_, e)| e);
         let default = match &p.default {
-            Some(e) => Some((self.expr(env, e)?, e.span)),
+            Some(e) => Some((self.param_value(env, p, e)?, e.span)),
             None => None,
         };
-        let Some(e) = set else {
-            return match default {
-                Some((v, _)) => Ok(v),
-                None => self.fail(
-                    Diagnostic::error(
-                        "wrong-arguments",
-                        format!("recipe parameter `{}` has no value", p.name.text),
-                    )
-                    .label(p.span, "no default")
-                    .help(format!("give one: `--set {}=..`", p.name.text)),
-                ),
-            };
-        };
-        let v = self.expr(env, e)?;
-        if let Some((d, span)) = default {
-            self.same_kind(&p.name.text, &v, e.span, &d, span)?;
+        let mut value = None;
+        for e in own {
+            let v = self.param_value(env, p, e)?;
+            if let Some((d, span)) = &default {
+                self.same_kind(&p.name.text, &v, e.span, d, *span)?;
+            }
+            value = Some(v);
         }
-        Ok(v)
+        match value.or(default.map(|(v, _)| v)) {
+            Some(v) => Ok(v),
+            None => self.fail(
+                Diagnostic::error(
+                    "wrong-arguments",
+                    format!("recipe parameter `{}` has no value", p.name.text),
+                )
+                .label(p.span, "no default")
+                .help(format!("give one: `--set {}=..`", p.name.text)),
+            ),
+        }
+    }
+
+    /// What a parameter is given, which must be of its declared type.
+    fn param_value(&mut self, env: &Env<'a>, p: &'a ast::Param, e: &'a ast::Expr) -> El<Val<'a>> {
+        let Some(ty) = &p.ty else { return self.expr(env, e) };
+        let v = self.expr_for(env, e, env.module, ty)?;
+        self.declared_value(env, v, ty, e.span, &p.name.text)
     }
 
     /// An override keeps the kind and the unit of what it replaces.
@@ -155,6 +155,11 @@ impl<'a> Elab<'a, '_> {
         run: &'a ast::Run,
         steps: &mut Option<(usize, Span)>,
     ) -> El<()> {
+        if let Some((_, first)) = steps {
+            let d = Diagnostic::error("duplicate-name", "two `run` lines in one recipe");
+            let d = d.label(run.length.span, "second one").label(*first, "first one");
+            return self.fail(d);
+        }
         let v = self.expr(env, &run.length)?;
         let n = self.counted(&v, run.length.span, "the length of the run", Unit::of("step"))?;
         *steps = Some((n, run.length.span));
@@ -253,6 +258,12 @@ impl<'a> Elab<'a, '_> {
                 stmt.span,
                 "overrides stand in a recipe that extends another",
                 "not here",
+            ),
+            StmtKind::Assert(_) | StmtKind::Fails(_) => self.error(
+                "misplaced",
+                stmt.span,
+                "this line stands in a test",
+                "write `require ..` in a recipe",
             ),
             StmtKind::Freeze(_) => {
                 self.error("not-supported", stmt.span, "`freeze` does not run yet", "this line")

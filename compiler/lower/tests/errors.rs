@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nrl_base::{Diagnostic, SourceMap};
-use nrl_lower::{Options, lower};
+use nrl_lower::{Options, lower_every};
 
 /// Codes of phases after elaboration, which the driver's tests raise; their examples elaborate.
 const LATER: &[&str] = &[
@@ -48,7 +48,7 @@ fn findings(text: &str) -> Vec<Diagnostic> {
     files.insert("example.nrl".to_string(), text.to_string());
     let sets = text.lines().filter_map(|l| l.strip_prefix("# --set ").map(str::to_string));
     let options = Options { sets: sets.collect(), ..Options::default() };
-    let (_, problems) = lower(&files, &mut SourceMap::new(), "example.nrl", &options);
+    let (_, problems) = lower_every(&files, &mut SourceMap::new(), "example.nrl", &options);
     problems.into_sorted()
 }
 

@@ -38,7 +38,7 @@ impl Place {
         match self {
             Place::Item => &[
                 "use", "fn", "extern", "model", "record", "enum", "plan", "mesh", "pool", "view",
-                "recipe", "rollout", "test",
+                "recipe", "rollout", "test", "type",
             ],
             Place::Statement => &[
                 "run",
@@ -52,6 +52,8 @@ impl Place {
                 "halt",
                 "require",
                 "expect",
+                "assert",
+                "fails",
                 "assume",
                 "checkpoint",
                 "update",
@@ -342,7 +344,10 @@ fn form(place: Place, word: &str) -> Option<&'static str> {
         "dim" => "dim d = cfg.hidden_size, f = 4 * d",
         "param" => "param wq: [q, hd, d] from \"model.layers.{i}.q.weight\"",
         _ if place == Place::Rule => "tok: @tp if sp",
-        "test" if place == Place::Item => "test \"what holds\" { expect a == b }",
+        "type" if place == Place::Item => "type Share = float in 0..1",
+        "assert" if statement => "assert a == b within 1e-6",
+        "fails" if statement => "fails wrong-type { f(x) }",
+        "test" if place == Place::Item => "test \"what holds\" { assert a == b }",
         _ => return None,
     })
 }

@@ -343,6 +343,7 @@ fn starts_item(word: &str) -> bool {
             | "recipe"
             | "rollout"
             | "test"
+            | "type"
     )
 }
 

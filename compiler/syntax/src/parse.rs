@@ -38,7 +38,15 @@ pub fn parse(source: SourceId, text: &str) -> (File, Vec<Diagnostic>) {
             place: Place::Item,
         };
         let build = |build: &mut Build<'_>, pair: Pair<'_, _>| build.item(pair);
-        file.items.extend(read(source, text, &piece, &masked.docs, &mut found, build));
+        let before = found.len();
+        let item = read(source, text, &piece, &masked.docs, &mut found, build);
+        if item.is_none()
+            && let Some(body) = without_header(&piece, &found[before..])
+        {
+            let rest = Piece { masked: &body, ..piece };
+            read(source, text, &rest, &masked.docs, &mut found, build);
+        }
+        file.items.extend(item);
     }
     let first = first_causes(text, problems.as_slice(), found);
     problems.extend(first.into_iter().take(MOST));
@@ -172,6 +180,33 @@ fn too_large(source: SourceId, bytes: usize) -> Diagnostic {
     Diagnostic::error("file-too-large", message)
         .label(Span::new(source, 0, 0), "this file")
         .help("data belongs into a file of its own, read with `data.jsonl(\"...\")`")
+}
+
+/// An item whose header is broken with a plain header instead, so that errors of its body show too.
+fn without_header(piece: &Piece<'_>, found: &[Diagnostic]) -> Option<String> {
+    let header = match piece.masked.split([' ', '(']).next()? {
+        "recipe" => "recipe x",
+        "model" => "model x",
+        "fn" => "fn x()",
+        "test" => "test x",
+        _ => return None,
+    };
+    let mut depth = 0usize;
+    let bytes = piece.masked.as_bytes();
+    let open = bytes.iter().enumerate().rev().find_map(|(at, b)| {
+        match b {
+            b'}' => depth += 1,
+            b'{' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })?;
+    let wrong = found.first()?.span()?.start as usize;
+    if bytes[open] != b'{' || open < header.len() || wrong >= piece.span.start as usize + open {
+        return None;
+    }
+    let blanks = " ".repeat(open - header.len());
+    Some(format!("{header}{blanks}{}", &piece.masked[open..]))
 }
 
 /// Parses one piece and builds what it holds.

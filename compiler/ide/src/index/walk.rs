@@ -52,7 +52,7 @@ impl<'w> Walk<'w> {
             | ItemKind::ExternEnv(_)
             | ItemKind::Rollout(_) => Kind::Function,
             ItemKind::Model(_) => Kind::Model,
-            ItemKind::Record(_) => Kind::Record,
+            ItemKind::Record(_) | ItemKind::Type(_) => Kind::Record,
             ItemKind::Enum(_) => Kind::Enum,
             ItemKind::Plan(_) | ItemKind::PlanFor(_) => Kind::Plan,
             ItemKind::Recipe(_) => Kind::Recipe,
@@ -163,6 +163,7 @@ impl<'w> Walk<'w> {
                 self.block(&r.body);
             }
             ItemKind::Test(t) => self.block(&t.body),
+            ItemKind::Type(t) => self.ty(&t.ty),
             ItemKind::Const(b) => {
                 self.ty_opt(b.ty.as_ref());
                 self.expr(&b.value);
@@ -394,6 +395,11 @@ impl<'w> Walk<'w> {
                 es.iter().for_each(|e| self.expr(e));
             }
             StmtKind::Assume(a) => self.expr(&a.value),
+            StmtKind::Assert(a) => {
+                self.expr(&a.cond);
+                a.within.iter().for_each(|e| self.expr(e));
+            }
+            StmtKind::Fails(f) => self.block(&f.body),
             StmtKind::Publish { what, every } => {
                 what.iter().chain(every).for_each(|e| self.expr(e))
             }
@@ -721,7 +727,10 @@ impl<'w> Walk<'w> {
                 params.iter().for_each(|t| self.ty(t));
                 self.ty(result);
             }
-            TypeKind::Within { base, range: e } | TypeKind::AtMost { base, limit: e } => {
+            TypeKind::Unit(_) => {}
+            TypeKind::Within { base, range: e }
+            | TypeKind::AtMost { base, limit: e }
+            | TypeKind::Where { base, cond: e } => {
                 self.ty(base);
                 self.expr(e);
             }

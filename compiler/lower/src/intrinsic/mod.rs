@@ -199,7 +199,10 @@ impl<'a> Elab<'a, '_> {
                     }
                 }
             };
-            if i >= given.len() || (given[i].is_some() && !self.is_override(a.span)) {
+            if i >= given.len()
+                || (given[i].is_some()
+                    && !crate::overrides::is_added(a.name.as_ref(), a.value.span))
+            {
                 return self.error(
                     "wrong-arguments",
                     a.span,

@@ -299,6 +299,8 @@ pub enum TypeKind {
     Name(Path),
     /// `id(vocab)`
     Id(Box<Expr>),
+    /// `samples/prompt`
+    Unit(Vec<UnitFactor>),
     /// `list(text)`
     Apply { name: Name, args: Vec<Type> },
     /// `f32[tok, vocab]`, `id(vocab)[tok]`
@@ -313,6 +315,8 @@ pub enum TypeKind {
     Within { base: Box<Type>, range: Box<Expr> },
     /// `text at most 1024 tokens`
     AtMost { base: Box<Type>, limit: Box<Expr> },
+    /// `int where it % 2 == 0`
+    Where { base: Box<Type>, cond: Box<Expr> },
     /// `f32[d] pending sum(tp)`; the value type may be left out
     Pending { base: Option<Box<Type>>, kind: Name, axes: Vec<Name> },
 }

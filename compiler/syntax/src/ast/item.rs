@@ -39,6 +39,7 @@ pub enum ItemKind {
     /// `rollout solve(p: Problem, gen: Generator) -> Sample { ... }`
     Rollout(Fn),
     Test(Test),
+    Type(TypeDef),
     /// `x = e` outside everything.
     Const(Bind),
 }
@@ -59,6 +60,7 @@ impl Item {
             ItemKind::View(x) => Some(&x.name),
             ItemKind::Recipe(x) => Some(&x.name),
             ItemKind::Const(x) => x.names.first(),
+            ItemKind::Type(x) => Some(&x.name),
             ItemKind::Use(_) | ItemKind::Pool(_) | ItemKind::Test(_) => None,
         }
     }
@@ -327,6 +329,13 @@ pub struct Recipe {
     pub params: Vec<Param>,
     pub extends: Option<Path>,
     pub body: Block,
+}
+
+/// `type Share = float in 0..1`
+#[derive(Clone, PartialEq, Debug)]
+pub struct TypeDef {
+    pub name: Name,
+    pub ty: Type,
 }
 
 /// `test "clips both sides" { ... }`

@@ -47,8 +47,12 @@ pub enum StmtKind {
     Halt(Halt),
     /// `require peak_memory <= 92 % of device, step_time < 90 s`
     Require(Vec<Expr>),
-    /// `expect a == b` in a test.
+    /// `expect step_time < 90 s`: a warning where it does not hold.
     Expect(Vec<Expr>),
+    /// `assert f(x) == 0.5 within 1e-6`, in a test
+    Assert(Assert),
+    /// `fails out-of-range { f(2) }`, in a test
+    Fails(Fails),
     Assume(Assume),
     Checkpoint(Checkpoint),
     Update(Box<Update>),
@@ -117,6 +121,21 @@ pub struct Timed {
 pub struct Halt {
     pub cond: Expr,
     pub lasting: Option<Expr>,
+}
+
+/// What a test says of a value.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Assert {
+    pub cond: Expr,
+    /// How far the two sides of `==` may be apart.
+    pub within: Option<Expr>,
+}
+
+/// Lines that must raise an error.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fails {
+    pub code: Name,
+    pub body: Block,
 }
 
 /// `assume lengths = lognormal(mean: 700 tokens)` or `assume lengths from "rollouts.jsonl"`

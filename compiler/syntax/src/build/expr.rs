@@ -316,7 +316,7 @@ impl Build<'_> {
         self.of(part, kids.next(), whole_span)
     }
 
-    fn unit(&mut self, pair: Pair<'_, Rule>) -> Vec<UnitFactor> {
+    pub fn unit(&mut self, pair: Pair<'_, Rule>) -> Vec<UnitFactor> {
         if pair.as_rule() == Rule::percent_unit {
             return vec![UnitFactor { name: self.name(&pair), power: 1 }];
         }

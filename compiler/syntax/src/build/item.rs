@@ -55,6 +55,11 @@ impl Build<'_> {
                 };
                 ItemKind::Test(Test { name, body: self.block(kids.next()?)? })
             }
+            Rule::type_item => {
+                let mut kids = Kids::of(pair);
+                let name = self.name(&kids.next()?);
+                ItemKind::Type(TypeDef { name, ty: self.ty(kids.next()?)? })
+            }
             _ => return None,
         })
     }

@@ -68,6 +68,19 @@ impl Build<'_> {
             }
             Rule::require_stmt => StmtKind::Require(self.exprs(pair)?),
             Rule::expect_stmt => StmtKind::Expect(self.exprs(pair)?),
+            Rule::assert_stmt => {
+                let mut kids = Kids::of(pair);
+                let cond = self.expr(kids.next()?)?;
+                StmtKind::Assert(Assert { cond, within: self.clause(kids.next())? })
+            }
+            Rule::fails_stmt => {
+                let mut kids = Kids::of(pair);
+                let code = kids.next()?;
+                let span = self.span(&code);
+                let words: Vec<&str> = code.into_inner().map(|w| w.as_str()).collect();
+                let code = Name { text: words.join("-"), span };
+                StmtKind::Fails(Fails { code, body: self.block(kids.next()?)? })
+            }
             Rule::assume_stmt => StmtKind::Assume(self.assume(pair)?),
             Rule::checkpoint_stmt => StmtKind::Checkpoint(self.checkpoint(pair)?),
             Rule::update_stmt => StmtKind::Update(Box::new(self.update(pair)?)),

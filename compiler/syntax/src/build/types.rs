@@ -45,6 +45,7 @@ impl Build<'_> {
                 let (kind, axes) = self.pending(pair)?;
                 TypeKind::Pending { base: None, kind, axes }
             }
+            Rule::unit_type => TypeKind::Unit(self.unit(pair)),
             _ => TypeKind::Name(self.path(pair)),
         };
         Some(Type { kind, span })
@@ -67,6 +68,9 @@ impl Build<'_> {
             Rule::at_most_type => {
                 let limit = Box::new(self.bound(Kids::of(pair).next()?)?);
                 TypeKind::AtMost { base, limit }
+            }
+            Rule::where_type => {
+                TypeKind::Where { base, cond: Box::new(self.expr(Kids::of(pair).next()?)?) }
             }
             _ => {
                 let (kind, axes) = self.pending(pair)?;

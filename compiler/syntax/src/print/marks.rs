@@ -72,7 +72,12 @@ impl Marks {
             (Rule::neg_op, _) => self.set(start, Mark::Unary),
             (Rule::axis_use, Rule::layout) => self.set(start, Mark::Tight),
             (Rule::axis_use, _) => self.set(start, Mark::AxisSplit),
-            (Rule::unit, _) => {
+            (Rule::code, _) => {
+                for (at, _) in pair.as_str().match_indices('-') {
+                    self.set(start + at, Mark::Tight);
+                }
+            }
+            (Rule::unit | Rule::unit_type, _) => {
                 for (at, _) in pair.as_str().match_indices('/') {
                     self.set(start + at, Mark::Tight);
                 }

@@ -1,0 +1,181 @@
+//! Declared types: records, enums, what may be none, ranges and conditions, units.
+
+use super::support::of_lines;
+
+const TYPES: &str = r#"enum Recompute { none, full }
+
+type Probability = float where it >= 0 and it <= 1
+
+type Even = int where it % 2 == 0
+
+record Settings {
+  factor: float = 2.0
+  keep: Probability
+  mode: Recompute = none
+  limit: int? = none
+}
+
+fn size(s: Settings) -> float = s.factor * s.keep
+
+fn half(n: Even) -> int = n // 2
+
+fn cost(mode: Recompute) -> float = match mode {
+  none -> 0.0
+  full -> 1.0
+}
+
+fn maybe(n: int?) -> int = match n {
+  none   -> -1
+  some x -> x
+}
+
+fn sure(n: int) -> int = n
+"#;
+
+fn ok(lines: &str) {
+    assert_eq!(of_lines(TYPES, lines), "");
+}
+
+fn fails(lines: &str, parts: &[&str]) {
+    let found = of_lines(TYPES, lines);
+    for p in parts {
+        assert!(found.contains(p), "{p:?} is not in\n{found}");
+    }
+    let headlines = found.lines().filter(|l| !l.starts_with(' ')).count();
+    assert_eq!(headlines, 1, "{found}");
+}
+
+#[test]
+fn records_are_closed() {
+    ok("  a = size({keep: 0.5})\n  require a == 1.0\n  b = size({factor: 3, keep: 1, mode: full})");
+    fails(
+        "  a = size({keep: 0.5, facto: 3})",
+        &[
+            "unknown-name: `Settings` has no field `facto`",
+            "`facto: 3`: given here",
+            "did you mean `factor`?",
+        ],
+    );
+    fails("  a = size({factor: 3})", &["missing-field: `Settings` needs `keep`", "declared here"]);
+    fails(
+        "  a = size({keep: 1, keep: 0.5})",
+        &["duplicate-name: field `keep` is given twice", "second value", "first value"],
+    );
+    fails(
+        "  a = size({keep: 1, factor: \"x\"})",
+        &[
+            "wrong-type: `factor` must be a plain number, not a text",
+            "`factor: \"x\"`: this is a text",
+        ],
+    );
+}
+
+#[test]
+fn enums_are_matched_as_a_whole() {
+    ok("  require cost(none) == 0, cost(full) == 1");
+    fails("  a = cost(fll)", &["unknown-name: `Recompute` has no `fll`", "did you mean `full`?"]);
+    let partial = TYPES.replace("  full -> 1.0\n", "");
+    let found = of_lines(&partial, "  a = cost(none)");
+    assert!(found.starts_with("no-match: this `match` does not take full\n"), "{found}");
+    let late = TYPES.replace("  none -> 0.0\n", "  _ -> 0.0\n  none -> 0.0\n");
+    let found = of_lines(&late, "  a = cost(none)");
+    assert!(found.starts_with("unreachable-arm: "), "{found}");
+    fails("  a = cost(3)", &["wrong-type: `mode` must be one of none, full, not a number"]);
+}
+
+#[test]
+fn none_is_taken_by_optional_types_alone() {
+    ok("  require maybe(none) == -1, maybe(3) == 3");
+    fails(
+        "  a = sure(none)",
+        &[
+            "wrong-type: `n` must be a whole number, not none",
+            "help: declare it `int?` if it may be left out",
+        ],
+    );
+    fails("  a: int = none", &["wrong-type: `a` must be a whole number, not none"]);
+    fails("  a = 1 + none", &["wrong-type"]);
+    let partial = TYPES.replace("  none   -> -1\n", "");
+    let found = of_lines(&partial, "  a = maybe(3)");
+    assert!(found.starts_with("no-match: this `match` does not take none\n"), "{found}");
+}
+
+#[test]
+fn conditions_name_the_value_and_the_declaration() {
+    ok("  require half(4) == 2\n  p: Probability = 0.5");
+    fails(
+        "  a = half(3)",
+        &[
+            "out-of-range: `n` is 3, and `it % 2 == 0` does not hold of it",
+            "`3`: this value",
+            "declared here",
+        ],
+    );
+    fails("  a = half(2.5)", &["wrong-type: `n` must be a whole number"]);
+    fails(
+        "  a = size({keep: 1.5})",
+        &["out-of-range: `keep` is 1.5", "it <= 1", "`keep: 1.5`: this value"],
+    );
+    fails("  p: Probability = 7", &["out-of-range: `p` is 7"]);
+    fails("  p: float in 0..1 = 7", &["out-of-range: `p` is 7, outside 0..1", "declared here"]);
+}
+
+#[test]
+fn recipe_parameters_have_their_types() {
+    let text = |p: &str| {
+        super::support::recipe(TYPES, "  a = 1")
+            .replace("recipe tiny", &format!("recipe tiny({p})"))
+    };
+    let found = |p: &str, sets: &[&str]| super::support::findings(&[("a.nrl", &text(p))], sets);
+    assert_eq!(
+        found(
+            "p: Probability = 0.5, mode: Recompute = full, k: int? = none",
+            &["k=3", "mode=none"]
+        ),
+        ""
+    );
+    assert!(found("p: Probability = 0.5", &["p=2"]).starts_with("out-of-range: `p` is 2"));
+    assert!(found("p: Probability = 2", &[]).starts_with("out-of-range: `p` is 2"));
+    assert_eq!(found("group: samples/prompt = 4 samples/prompt", &["group=8 samples/prompt"]), "");
+    let wrong = found("group: samples/prompt = 4 tokens", &[]);
+    assert!(
+        wrong.starts_with("unit-mismatch: `group` is counted in samples/prompt, not in tokens"),
+        "{wrong}"
+    );
+    assert!(found("mode: Recompute = full", &["mode=fll"]).contains("did you mean `full`?"));
+}
+
+#[test]
+fn types_are_named_once_and_lead_somewhere() {
+    let found = of_lines("type A = B\n\ntype B = A\n\nfn f(x: A) -> int = 1", "  a = f(1)");
+    assert!(found.contains("recursion"), "{found}");
+    let found = of_lines("fn f(x: Probabilty) -> int = 1\n\ntype Probability = float in 0..1", "");
+    assert!(
+        found.contains("there is no type `Probabilty`") && found.contains("`Probability`"),
+        "{found}"
+    );
+    let found = of_lines("fn f() -> text = 3", "  a = f()");
+    assert!(
+        found.starts_with("wrong-type: `the result of f` must be text, not a number"),
+        "{found}"
+    );
+}
+
+#[test]
+fn units_meet_their_like() {
+    ok(
+        "  a = 8 prompts * 16 samples/prompt\n  require a == 128 samples, 2 min == 120 s, 50 % == 0.5\n  \
+        require 1 GiB > 1 GB, 4 tokens/sample * a == 512 tokens",
+    );
+    fails(
+        "  a = 1 GB + 1 s",
+        &["unit-mismatch: `+` of bytes and seconds", "`1 GB`: bytes", "`1 s`: seconds"],
+    );
+    fails("  a = 8 prompts < 9 samples", &["unit-mismatch: `<` of prompts and samples"]);
+    fails("  a = 3 tkens", &["unknown-unit: `tkens` is not a unit", "did you mean `tokens`?"]);
+    fails("  a = 0 tokens..5", &["unit-mismatch: a range is of plain numbers, not of tokens"]);
+    fails(
+        "  a = match 5 tokens {\n    5 -> 1\n    _ -> 2\n  }",
+        &["unit-mismatch: this `match` is of tokens, the pattern of a plain number"],
+    );
+}
