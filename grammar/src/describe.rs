@@ -72,6 +72,7 @@ impl Rule {
             Rule::kw_scan => "scan",
             Rule::kw_seed => "seed",
             Rule::kw_set => "set",
+            Rule::kw_settings => "settings",
             Rule::kw_split => "split",
             Rule::kw_stages => "stages",
             Rule::kw_state => "state",
@@ -186,9 +187,13 @@ impl Rule {
             Rule::bool_lit => "`true` or `false`",
             Rule::none_lit => "`none`",
             Rule::name_tuple | Rule::tuple => "`( )`",
-            Rule::list => "`[ ]`",
-            Rule::record | Rule::block_expr => "`{ }`",
-            Rule::record_value => "`name: value`",
+            Rule::list | Rule::setting_list => "`[ ]`",
+            Rule::record | Rule::setting_map | Rule::block_expr => "`{ }`",
+            Rule::record_value | Rule::setting_entry => "`name: value`",
+            Rule::over_text => "`over`",
+            Rule::setting | Rule::setting_off => "`path = value`",
+            Rule::setting_path | Rule::setting_key => "a path",
+            Rule::setting_value => "a plain value",
             Rule::arg => "an argument",
             Rule::arg_name => "an argument name",
             Rule::all => "`*`",
@@ -225,6 +230,7 @@ impl Rule {
             | Rule::set_stmt
             | Rule::append_stmt
             | Rule::remove_stmt
+            | Rule::settings_stmt
             | Rule::plan_for
             | Rule::mesh
             | Rule::pool
@@ -299,6 +305,8 @@ impl Rule {
             | Rule::process_options
             | Rule::item_only
             | Rule::stmt_only
+            | Rule::setting_only
+            | Rule::setting_line
             | Rule::member_only
             | Rule::field_only
             | Rule::variant_only
@@ -374,6 +382,7 @@ impl Rule {
             | Rule::kw_scan
             | Rule::kw_seed
             | Rule::kw_set
+            | Rule::kw_settings
             | Rule::kw_split
             | Rule::kw_stages
             | Rule::kw_state

@@ -26,6 +26,7 @@ mod plan;
 mod probe;
 mod recipe;
 pub mod seen;
+mod settings;
 mod step;
 mod tensor;
 mod types;

@@ -276,6 +276,7 @@ impl<'a> Elab<'a, '_> {
                 "a generator follows its model by itself; other times do not run yet",
                 "this line",
             ),
+            StmtKind::Settings(s) => self.settings(s),
             StmtKind::From(_) => {
                 self.error("misplaced", stmt.span, "`from step` stands in a step", "not here")
             }

@@ -71,6 +71,7 @@ pub fn stmt<'a>(s: &'a Stmt, see: &mut dyn FnMut(&'a Expr)) {
         }
         StmtKind::Fails(f) => block(&f.body, see),
         StmtKind::Remove { path } => expr(path, see),
+        StmtKind::Settings(_) => {}
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod expr;
 mod item;
+mod settings;
 mod stmt;
 mod types;
 
@@ -205,6 +206,7 @@ pub(crate) fn entry(place: Place) -> Rule {
         Place::Expression => Rule::expr_only,
         Place::Type => Rule::type_only,
         Place::Override => Rule::override_only,
+        Place::Setting => Rule::setting_only,
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) enum Place {
     Expression,
     Type,
     Override,
+    Setting,
 }
 
 impl Place {

@@ -2,7 +2,7 @@
 
 use nrl_base::Span;
 
-use super::{Arg, Expr, Mesh, Name, PlanFor, Pool, Type, View};
+use super::{Arg, Expr, Mesh, Name, PlanFor, Pool, Text, Type, View};
 
 /// Statements in braces. `value` is the last line if that line is an expression.
 #[derive(Clone, PartialEq, Debug)]
@@ -75,6 +75,27 @@ pub enum StmtKind {
     Remove {
         path: Expr,
     },
+    /// `settings nemo_rl over "grpo.yaml" { logger.wandb.name = "a" }`
+    Settings(Settings),
+}
+
+/// What another system is told beside what the recipe says.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// `nemo_rl`
+    pub system: Name,
+    /// The file that the settings change.
+    pub over: Option<Text>,
+    pub lines: Vec<Setting>,
+}
+
+/// `a.b = 1`, or `remove a.b` without a value. Values are numbers, texts, flags, `none`, lists and
+/// records of them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Setting {
+    pub path: Vec<Name>,
+    pub value: Option<Expr>,
+    pub span: Span,
 }
 
 /// `x = e`, `let x: int = e`, `a, b = e`

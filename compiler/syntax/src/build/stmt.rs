@@ -99,6 +99,7 @@ impl Build<'_> {
                 }
             }
             Rule::remove_stmt => StmtKind::Remove { path: self.expr(Kids::of(pair).next()?)? },
+            Rule::settings_stmt => StmtKind::Settings(self.settings(pair)?),
             _ => return None,
         })
     }

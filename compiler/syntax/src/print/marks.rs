@@ -90,11 +90,12 @@ impl Marks {
                 | Rule::tuple_type
                 | Rule::dim_group
                 | Rule::list
+                | Rule::setting_list
                 | Rule::tuple_pattern,
                 _,
             )
             | (Rule::call, Rule::with_args) => self.set(start, Mark::Spaced),
-            (Rule::record | Rule::use_names, _) => {
+            (Rule::record | Rule::setting_map | Rule::use_names, _) => {
                 let text = pair.as_str();
                 if let (Some(open), Some(close)) = (text.find('{'), text.rfind('}')) {
                     self.set(start + open, Mark::TightBrace);
@@ -106,7 +107,7 @@ impl Marks {
                     self.set(start + open, Mark::Fields);
                 }
             }
-            (Rule::assign, Rule::bind | Rule::mesh | Rule::pool) => {
+            (Rule::assign, Rule::bind | Rule::mesh | Rule::pool | Rule::setting) => {
                 self.set(start, Mark::Column(Class::Assign));
             }
             (Rule::param_from, _) => self.set(start, Mark::Column(Class::From)),

@@ -1,0 +1,274 @@
+//! The settings that facts mean.
+
+use indexmap::IndexMap;
+use nrl_rules::settings::{Node, Value};
+
+use super::take::clock;
+use super::{Algorithm, Facts, int, on, table, text};
+
+/// One setting that a fact gives.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Edit {
+    pub fact: &'static str,
+    pub path: String,
+    pub value: Value,
+}
+
+/// Whether the Megatron backend trains.
+pub(crate) fn megatron(root: &Node) -> bool {
+    root.get("policy.megatron_cfg.enabled").is_some_and(|n| n.value == Value::Bool(true))
+}
+
+/// The engine that generates.
+pub(crate) fn engine(root: &Node) -> &str {
+    match root.get("policy.generation.backend").map(|n| &n.value) {
+        Some(Value::Text(name)) => name,
+        _ => "vllm",
+    }
+}
+
+/// What the facts of a recipe set, given the settings below it.
+pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Edit> {
+    let mut out = vec![];
+    let on_megatron = match text(facts, "plan") {
+        Some(plan) => plan == "megatron",
+        None => megatron(below),
+    };
+    for row in table::rows(algorithm, on_megatron, engine(below)) {
+        let said = facts.get(row.fact);
+        let Some(value) = said.cloned().or(row.otherwise) else { continue };
+        if said.is_some() {
+            out.push(Edit { fact: row.fact, path: row.path, value });
+        } else if facts.contains_key(row.line)
+            && let Some(old) = below.get(&row.path)
+            && !alike(&old.value, &value)
+        {
+            out.push(Edit { fact: row.line, path: row.path, value });
+        }
+    }
+    let mut put = |fact: &'static str, path: &str, value: Value| {
+        out.push(Edit { fact, path: path.to_string(), value });
+    };
+    backend(facts, below, on_megatron, &mut put);
+    if let Some(seconds) = int(facts, "within") {
+        put("within", "checkpointing.checkpoint_must_save_by", Value::Text(clock(seconds)));
+    }
+    if let Some(metric) = text(facts, "metric") {
+        put("metric", "checkpointing.metric_name", Value::Text(format!("val:{metric}")));
+    }
+    data(facts, &mut put);
+    if algorithm.generates() {
+        generation(facts, below, algorithm, &mut put);
+    }
+    out
+}
+
+/// Nothing to change: equal numbers, and `-1` for an absent limit.
+fn alike(old: &Value, new: &Value) -> bool {
+    match (old, new) {
+        (Value::Int(n), Value::Float(x)) | (Value::Float(x), Value::Int(n)) => *n as f64 == *x,
+        (Value::Int(n), Value::Null) => *n <= 0,
+        (Value::Int(a), Value::Int(b)) => a == b || *b == 0 && *a <= 0,
+        (old, new) => old == new,
+    }
+}
+
+fn backend(
+    facts: &Facts,
+    below: &Node,
+    on_megatron: bool,
+    put: &mut impl FnMut(&'static str, &str, Value),
+) {
+    if facts.contains_key("plan") {
+        for (path, is) in [
+            ("policy.megatron_cfg.enabled", on_megatron),
+            ("policy.dtensor_cfg.enabled", !on_megatron),
+        ] {
+            if below.get(path).is_some() || is {
+                put("plan", path, Value::Bool(is));
+            }
+        }
+    }
+    if on_megatron {
+        return;
+    }
+    let beta = |fact: &str| facts.get(fact).cloned();
+    if let (Some(a), Some(b)) = (beta("beta1"), beta("beta2")) {
+        let at = |value| Node { value, origin: below.origin };
+        put("beta1", "policy.optimizer.kwargs.betas", Value::List(vec![at(a), at(b)]));
+    }
+    if let Some(updates) = int(facts, "warmup") {
+        let old = below.get("policy.scheduler").map(|n| &n.value);
+        put("warmup", "policy.scheduler", with_warmup(old, updates, below));
+    }
+}
+
+fn data(facts: &Facts, put: &mut impl FnMut(&'static str, &str, Value)) {
+    for (fact, path) in [
+        ("data_file", "data.train.data_path"),
+        ("data_name", "data.train.dataset_name"),
+        ("prompt_key", "data.train.input_key"),
+        ("answer_key", "data.train.output_key"),
+        ("held_file", "data.validation.data_path"),
+        ("held_name", "data.validation.dataset_name"),
+        ("held_share", "data.train.split_validation_size"),
+        ("reward", "data.default.env_name"),
+    ] {
+        if let Some(value) = facts.get(fact) {
+            put(fact, path, value.clone());
+        }
+    }
+}
+
+fn generation(
+    facts: &Facts,
+    below: &Node,
+    algorithm: Algorithm,
+    put: &mut impl FnMut(&'static str, &str, Value),
+) {
+    if on(facts, "colocated") {
+        put("colocated", "policy.generation.colocated.enabled", Value::Bool(true));
+    }
+    let resources = "policy.generation.colocated.resources";
+    if let Some(nodes) = int(facts, "pool_nodes") {
+        put("pool_nodes", "policy.generation.colocated.enabled", Value::Bool(false));
+        put("pool_nodes", &format!("{resources}.num_nodes"), Value::Int(nodes));
+        let gpus = facts.get("gpus").or(below.get("cluster.gpus_per_node").map(|n| &n.value));
+        if let Some(gpus) = gpus {
+            put("pool_nodes", &format!("{resources}.gpus_per_node"), gpus.clone());
+        }
+    }
+    if let Some(gpus) = int(facts, "pool_gpus") {
+        put("pool_gpus", "policy.generation.colocated.enabled", Value::Bool(false));
+        put("pool_gpus", &format!("{resources}.gpus_per_node"), Value::Int(gpus));
+    }
+    let context = facts.get("context").cloned();
+    let context = context.or(below.get("policy.max_total_sequence_length").map(|n| n.value.clone()));
+    match (facts.get("max_new"), context) {
+        (Some(Value::Int(n)), _) => {
+            put("max_new", "policy.generation.max_new_tokens", Value::Int(*n));
+        }
+        (Some(_), Some(context)) => put("max_new", "policy.generation.max_new_tokens", context),
+        _ => {}
+    }
+    let number = |fact: &str, path: String| {
+        int(facts, fact).or(match below.get(&path).map(|n| &n.value) {
+            Some(Value::Int(n)) => Some(*n),
+            _ => None,
+        })
+    };
+    let section = algorithm.section();
+    let prompts = number("prompts", format!("{section}.num_prompts_per_step"));
+    let group = number("group", format!("{section}.num_generations_per_prompt"));
+    if let (Some(updates), Some(prompts), Some(group)) = (int(facts, "updates"), prompts, group)
+        && updates > 0
+    {
+        let batch = prompts.saturating_mul(group) / updates;
+        put("updates", "policy.train_global_batch_size", Value::Int(batch));
+    }
+    if algorithm != Algorithm::Distillation {
+        correction(facts, below, put);
+    }
+    if algorithm == Algorithm::Grpo {
+        staleness(facts, below, put);
+    }
+}
+
+fn correction(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &str, Value)) {
+    let at = |key: &str| format!("loss_fn.{key}");
+    let Some(kind) = text(facts, "correction") else {
+        let on = below.get(&at("use_importance_sampling_correction"));
+        if facts.contains_key("loss") && on.is_some_and(|n| n.value == Value::Bool(true)) {
+            put("loss", &at("use_importance_sampling_correction"), Value::Bool(false));
+        }
+        return;
+    };
+    put("correction", &at("use_importance_sampling_correction"), Value::Bool(true));
+    let named = if kind == "weight" { Value::Null } else { Value::Text(kind.into()) };
+    let mut pairs = vec![("truncated_importance_sampling_type", named)];
+    for (key, fact) in [
+        ("truncated_importance_sampling_ratio", "correction_max"),
+        ("truncated_importance_sampling_ratio_min", "correction_min"),
+    ] {
+        pairs.push((key, facts.get(fact).cloned().unwrap_or(Value::Null)));
+    }
+    for (key, value) in pairs {
+        if value != Value::Null || below.get(&at(key)).is_some() {
+            put("correction", &at(key), value);
+        }
+    }
+}
+
+fn staleness(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &str, Value)) {
+    let at = |key: &str| format!("grpo.async_grpo.{key}");
+    match int(facts, "staleness") {
+        Some(age) => {
+            put("staleness", &at("enabled"), Value::Bool(true));
+            put("staleness", &at("max_trajectory_age_steps"), Value::Int(age));
+            let swap = on(facts, "in_flight");
+            if swap || below.get(&at("in_flight_weight_updates")).is_some() {
+                put("staleness", &at("in_flight_weight_updates"), Value::Bool(swap));
+            }
+        }
+        None if below.get(&at("enabled")).is_some_and(|n| n.value == Value::Bool(true)) => {
+            if facts.contains_key("sampler") {
+                put("sampler", &at("enabled"), Value::Bool(false));
+            }
+        }
+        None => {}
+    }
+}
+
+/// The updates of a schedule that rises linearly to a constant: parts and where they meet.
+pub(super) fn linear_warmup(schedule: &Value) -> Option<i64> {
+    let Value::List(parts) = schedule else { return None };
+    let [rise, flat, meet] = parts.as_slice() else { return None };
+    let named = |node: &Node, end: &str| {
+        matches!(node.get("name").map(|n| &n.value), Some(Value::Text(t)) if t.ends_with(end))
+    };
+    let whole = |node: Option<&Node>| match node.map(|n| &n.value) {
+        Some(Value::Int(n)) if *n > 0 => Some(*n),
+        _ => None,
+    };
+    let total = whole(rise.get("kwargs.total_iters"))?;
+    let at = whole(meet.get("milestones.0"))?;
+    (named(rise, ".LinearLR") && named(flat, ".ConstantLR") && total == at).then_some(total)
+}
+
+/// A schedule with another length of its rise.
+fn with_warmup(old: Option<&Value>, updates: i64, below: &Node) -> Value {
+    let at = |value| Node { value, origin: below.origin };
+    let mut schedule = match old {
+        Some(old) if linear_warmup(old).is_some() => old.clone(),
+        _ => {
+            let part = |name: &str, kwargs: Vec<(&str, Value)>| {
+                let kwargs: IndexMap<String, Node> =
+                    kwargs.into_iter().map(|(k, v)| (k.to_string(), at(v))).collect();
+                let name = Value::Text(format!("torch.optim.lr_scheduler.{name}"));
+                at(Value::Map(IndexMap::from([
+                    ("name".to_string(), at(name)),
+                    ("kwargs".to_string(), at(Value::Map(kwargs))),
+                ])))
+            };
+            let rise = [("start_factor", 0.1), ("end_factor", 1.0)];
+            let mut rise: Vec<_> = rise.map(|(k, v)| (k, Value::Float(v))).into();
+            rise.push(("total_iters", Value::Int(updates)));
+            let flat =
+                vec![("factor", Value::Float(1.0)), ("total_iters", Value::Int(10_000_000_000))];
+            let meet = at(Value::List(vec![at(Value::Int(updates))]));
+            let meet = at(Value::Map(IndexMap::from([("milestones".to_string(), meet)])));
+            Value::List(vec![part("LinearLR", rise), part("ConstantLR", flat), meet])
+        }
+    };
+    if let Value::List(parts) = &mut schedule {
+        for (part, path) in [(0, ["kwargs", "total_iters"]), (2, ["milestones", "0"])] {
+            let path = path.map(str::to_string);
+            if let Some(node) =
+                parts.get_mut(part).and_then(|p| crate::overrides::node_mut(p, &path))
+            {
+                node.value = Value::Int(updates);
+            }
+        }
+    }
+    schedule
+}

@@ -1,0 +1,317 @@
+//! The facts that settings hold.
+
+use nrl_rules::settings::{Node, Value};
+
+use super::edits::{engine, megatron};
+use super::{Algorithm, Facts, edits, int, on, same, table, text};
+
+/// The facts of resolved settings: those that mean exactly what the settings say.
+pub(crate) fn take(root: &Node, algorithm: Algorithm) -> Facts {
+    let on_megatron = megatron(root);
+    let mut facts = Facts::new();
+    let backend = if on_megatron { "megatron" } else { "fsdp" };
+    facts.insert("plan", Value::Text(backend.into()));
+    for line in ["mesh", "opt", "loss", "update", "period"] {
+        facts.insert(line, Value::Bool(true));
+    }
+    if algorithm.generates() {
+        let vllm = engine(root) == "vllm";
+        facts.insert("sampler", Value::Bool(true));
+        facts.insert("roll", Value::Bool(vllm));
+        if !vllm {
+            facts.shift_remove("roll");
+        }
+        generation(root, &mut facts);
+    }
+    for row in table::rows(algorithm, on_megatron, engine(root)) {
+        let Some(node) = root.get(&row.path) else { continue };
+        if fits(row.fact, &node.value) {
+            facts.insert(row.fact, node.value.clone());
+        }
+    }
+    special(root, algorithm, &mut facts);
+    tidy(root, algorithm, &mut facts);
+    facts
+}
+
+/// Whether a value is of the kind that a fact is written in.
+fn fits(fact: &str, value: &Value) -> bool {
+    match fact {
+        "steps" | "seed" | "nodes" | "gpus" | "context" | "microbatch" | "eval_period"
+        | "save_period" | "keep" | "batch" | "prompts" | "group" | "eval_limit" | "tp" | "cp"
+        | "pp" | "ep" | "etp" | "rtp" | "rpp" | "rep" | "warmup" | "epochs" | "topk" => {
+            matches!(value, Value::Int(n) if *n > 0)
+        }
+        "save" | "over_tokens" | "sp" | "recompute" | "on_policy_kl" | "sequence_ratio"
+        | "cispo" | "no_ratio" | "leave_one_out" | "scaled" => matches!(value, Value::Bool(_)),
+        "dtype" => matches!(value, Value::Text(t) if dtype_word(t).is_some()),
+        "model" | "critic" | "teacher" => matches!(value, Value::Text(t) if !t.contains("${")),
+        "kl_kind" => matches!(value, Value::Text(t) if matches!(t.as_str(), "k1" | "k2" | "k3")),
+        "kl_direction" => {
+            matches!(value, Value::Text(t) if matches!(t.as_str(), "forward" | "reverse" | "mixed"))
+        }
+        "estimator" => {
+            matches!(value, Value::Text(t) if t.chars().all(|c| c == '_' || c.is_ascii_lowercase()))
+        }
+        "memory" => matches!(value, Value::Float(x) if percent(*x).is_some()),
+        "top_k" | "top_p" | "dual" | "value_clip" => is_number(value) || value == &Value::Null,
+        _ => is_number(value),
+    }
+}
+
+fn is_number(value: &Value) -> bool {
+    match value {
+        Value::Int(_) => true,
+        Value::Float(x) => x.is_finite(),
+        _ => false,
+    }
+}
+
+/// The word of the language for a type of numbers.
+pub(crate) fn dtype_word(name: &str) -> Option<&'static str> {
+    [("bfloat16", "bf16"), ("float32", "f32"), ("float16", "f16")]
+        .into_iter()
+        .find(|(theirs, _)| *theirs == name)
+        .map(|(_, ours)| ours)
+}
+
+/// A share in whole percent.
+pub(crate) fn percent(share: f64) -> Option<i64> {
+    let whole = (share * 100.0).round();
+    (whole / 100.0 == share && (1.0..=100.0).contains(&whole)).then_some(whole as i64)
+}
+
+fn generation(root: &Node, facts: &mut Facts) {
+    let flag = |path: &str| root.get(path).map(|n| n.value == Value::Bool(true));
+    let number = |path: &str| match root.get(path).map(|n| &n.value) {
+        Some(Value::Int(n)) => Some(*n),
+        _ => None,
+    };
+    match flag("policy.generation.colocated.enabled") {
+        Some(true) => {
+            facts.insert("colocated", Value::Bool(true));
+        }
+        Some(false) => {
+            let resources = "policy.generation.colocated.resources";
+            let nodes = number(&format!("{resources}.num_nodes"));
+            let gpus = number(&format!("{resources}.gpus_per_node"));
+            let several = number("cluster.num_nodes").is_some_and(|n| n > 1);
+            match (several, nodes, gpus) {
+                (true, Some(n), Some(g)) if Some(g) == number("cluster.gpus_per_node") => {
+                    facts.insert("pool_nodes", Value::Int(n));
+                }
+                (false, _, Some(g)) => {
+                    facts.insert("pool_gpus", Value::Int(g));
+                }
+                _ => {}
+            }
+        }
+        None => {}
+    }
+    let context = root.get("policy.max_total_sequence_length").map(|n| &n.value);
+    match root.get("policy.generation.max_new_tokens").map(|n| &n.value) {
+        Some(max) if Some(max) == context => {
+            facts.insert("max_new", Value::Text("rest".into()));
+        }
+        Some(Value::Int(n)) if *n > 0 => {
+            facts.insert("max_new", Value::Int(*n));
+        }
+        _ => {}
+    }
+}
+
+/// Facts that are not one setting.
+fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
+    let get = |path: &str| root.get(path).map(|n| &n.value);
+    if let Some(Value::Text(time)) = get("checkpointing.checkpoint_must_save_by")
+        && let Some(seconds) = seconds(time)
+        && clock(seconds) == *time
+    {
+        facts.insert("within", Value::Int(seconds));
+    }
+    if let Some(Value::Text(metric)) = get("checkpointing.metric_name")
+        && let Some(name) = metric.strip_prefix("val:")
+        && !name.is_empty()
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+    {
+        facts.insert("metric", Value::Text(name.into()));
+    }
+    if !megatron(root) {
+        if let Some(Value::List(betas)) = get("policy.optimizer.kwargs.betas")
+            && let [first, second] = betas.as_slice()
+            && is_number(&first.value)
+            && is_number(&second.value)
+        {
+            facts.insert("beta1", first.value.clone());
+            facts.insert("beta2", second.value.clone());
+        }
+        if let Some(schedule) = get("policy.scheduler")
+            && let Some(warmup) = super::edits::linear_warmup(schedule)
+        {
+            facts.insert("warmup", Value::Int(warmup));
+        }
+    }
+    data(root, algorithm, facts);
+    if !algorithm.generates() {
+        return;
+    }
+    let batch = match get("policy.train_global_batch_size") {
+        Some(Value::Int(n)) if *n > 0 => *n,
+        _ => return,
+    };
+    if let (Some(prompts), Some(group)) = (int(facts, "prompts"), int(facts, "group")) {
+        let samples = prompts.saturating_mul(group);
+        if samples % batch == 0 {
+            facts.insert("updates", Value::Int(samples / batch));
+        }
+    }
+    if algorithm != Algorithm::Distillation {
+        correction(root, facts);
+    }
+    if algorithm == Algorithm::Grpo && get("grpo.async_grpo.enabled") == Some(&Value::Bool(true)) {
+        if let Some(Value::Int(age)) = get("grpo.async_grpo.max_trajectory_age_steps") {
+            facts.insert("staleness", Value::Int(*age));
+        }
+        if get("grpo.async_grpo.in_flight_weight_updates") == Some(&Value::Bool(true)) {
+            facts.insert("in_flight", Value::Bool(true));
+        }
+    }
+}
+
+fn correction(root: &Node, facts: &mut Facts) {
+    let get = |key: &str| root.get(&format!("loss_fn.{key}")).map(|n| n.value.clone());
+    if get("use_importance_sampling_correction") != Some(Value::Bool(true)) {
+        return;
+    }
+    let kind = match get("truncated_importance_sampling_type") {
+        Some(Value::Text(kind)) if kind == "tis" || kind == "icepop" => kind,
+        Some(Value::Null) | None => "weight".into(),
+        _ => return,
+    };
+    let max = get("truncated_importance_sampling_ratio").filter(is_number);
+    let min = get("truncated_importance_sampling_ratio_min").filter(is_number);
+    match (kind.as_str(), max, min) {
+        ("weight", None, None) => {}
+        ("tis", Some(max), None) => {
+            facts.insert("correction_max", max);
+        }
+        ("icepop", Some(max), Some(min)) => {
+            facts.insert("correction_max", max);
+            facts.insert("correction_min", min);
+        }
+        _ => return,
+    }
+    facts.insert("correction", Value::Text(kind));
+}
+
+fn data(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
+    let get = |path: &str| match root.get(path).map(|n| &n.value) {
+        Some(Value::Text(text)) if !text.contains("${") => Some(text.clone()),
+        _ => None,
+    };
+    let pairs = [
+        ("data_file", "data.train.data_path"),
+        ("data_name", "data.train.dataset_name"),
+        ("held_file", "data.validation.data_path"),
+        ("held_name", "data.validation.dataset_name"),
+    ];
+    for (fact, path) in pairs {
+        if let Some(text) = get(path) {
+            facts.insert(fact, Value::Text(text));
+        }
+    }
+    if facts.contains_key("data_file") {
+        facts.shift_remove("data_name");
+        for (fact, path) in [("prompt_key", "data.train.input_key"), ("answer_key", "data.train.output_key")] {
+            if let Some(text) = get(path) {
+                facts.insert(fact, Value::Text(text));
+            }
+        }
+    }
+    if facts.contains_key("held_file") {
+        facts.shift_remove("held_name");
+    }
+    if let Some(Value::Float(share)) = root.get("data.train.split_validation_size").map(|n| &n.value)
+        && percent(*share).is_some()
+        && !facts.contains_key("held_file")
+        && !facts.contains_key("held_name")
+    {
+        facts.insert("held_share", Value::Float(*share));
+    }
+    if algorithm.generates()
+        && let Some(name) = get("data.default.env_name")
+        && !name.is_empty()
+    {
+        facts.insert("reward", Value::Text(name));
+    }
+}
+
+/// Leaves out what lines do not say or what would not come back as it was.
+fn tidy(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
+    if !on(facts, "save") {
+        for fact in ["save_period", "keep", "metric"] {
+            facts.shift_remove(fact);
+        }
+    }
+    if int(facts, "eval_period").is_none() {
+        facts.shift_remove("eval_limit");
+    }
+    let zero = |value: Option<&Value>| {
+        matches!(value, Some(Value::Int(0))) || matches!(value, Some(Value::Float(x)) if *x == 0.0)
+    };
+    if zero(facts.get("kl")) || !facts.contains_key("kl") {
+        for fact in ["kl_kind", "on_policy_kl"] {
+            facts.shift_remove(fact);
+        }
+    }
+    for line in ["clip_low", "clip_high"] {
+        if matches!(algorithm, Algorithm::Grpo | Algorithm::Ppo) && !facts.contains_key(line) {
+            facts.shift_remove("loss");
+        }
+    }
+    if facts.contains_key("estimator") {
+        facts.insert("advantages", Value::Bool(true));
+    }
+    if text(facts, "estimator").is_some_and(|name| name != "grpo") {
+        facts.shift_remove("leave_one_out");
+        facts.shift_remove("scaled");
+    }
+    if text(facts, "kl_direction") != Some("mixed") {
+        facts.shift_remove("mix");
+    }
+    for (fact, line) in [("gamma", "gae"), ("value_scale", "value_loss")] {
+        if facts.contains_key(fact) {
+            facts.insert(line, Value::Bool(true));
+        }
+    }
+    // What an edit would change is left to the settings.
+    for _ in 0..4 {
+        let wrong: Vec<&'static str> = edits(facts, root, algorithm)
+            .into_iter()
+            .filter(|edit| !root.get(&edit.path).is_some_and(|n| same(&n.value, &edit.value)))
+            .map(|edit| edit.fact)
+            .collect();
+        if wrong.is_empty() {
+            return;
+        }
+        for fact in wrong {
+            facts.shift_remove(fact);
+        }
+    }
+}
+
+/// Seconds of `DD:HH:MM:SS`.
+pub(crate) fn seconds(time: &str) -> Option<i64> {
+    let parts: Vec<i64> = time.split(':').map(|p| p.parse().ok()).collect::<Option<_>>()?;
+    match parts.as_slice() {
+        [d, h, m, s] => Some(((d * 24 + h) * 60 + m) * 60 + s),
+        _ => None,
+    }
+}
+
+/// `DD:HH:MM:SS` of seconds.
+pub(crate) fn clock(seconds: i64) -> String {
+    let (m, s) = (seconds / 60, seconds % 60);
+    let (h, m) = (m / 60, m % 60);
+    format!("{:02}:{:02}:{m:02}:{s:02}", h / 24, h % 24)
+}
