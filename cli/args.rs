@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::check::CheckArgs;
 use crate::explain::ExplainArgs;
 use crate::fmt::FmtArgs;
+use crate::lsp::LspArgs;
 use crate::plan::PlanArgs;
 
 /// Post-trains language models from declarative recipes
@@ -28,6 +29,7 @@ pub enum Command {
     Score(ScoreArgs),
     Fmt(FmtArgs),
     Explain(ExplainArgs),
+    Lsp(LspArgs),
 }
 
 /// Which program of a recipe

@@ -10,6 +10,7 @@ pub mod explain;
 pub mod fmt;
 pub mod generate;
 pub mod load;
+pub mod lsp;
 pub mod plan;
 pub mod report;
 pub mod run;
@@ -33,5 +34,6 @@ pub fn main() -> ExitCode {
         Command::Score(args) => score::run(&args),
         Command::Fmt(args) => fmt::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Lsp(args) => lsp::run(&args),
     }
 }

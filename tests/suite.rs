@@ -4,5 +4,6 @@ mod bad_input;
 mod cases;
 mod checking;
 mod laws;
+mod lsp;
 mod reference;
 mod support;

@@ -75,6 +75,22 @@ pub struct Def {
     /// The whole statement or item.
     pub whole: Span,
     pub doc: Option<String>,
+    /// What it is known to be by its type.
+    pub(crate) thing: Thing,
+}
+
+/// What a name is known to be, from the text alone.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) enum Thing {
+    #[default]
+    Unknown,
+    Module(usize),
+    /// An item itself.
+    Item(usize, usize),
+    /// A value of the type that an item declares.
+    Of(usize, usize),
+    /// Layers of a model: their weights.
+    Layers(Vec<nrl_syntax::ast::Name>),
 }
 
 /// What a use means.

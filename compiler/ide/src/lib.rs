@@ -5,6 +5,13 @@
 //! command line carries the answers, tests ask without it.
 
 pub mod checking;
+mod complete;
+pub mod document;
 pub mod findings;
 pub mod index;
+pub mod sheet;
+pub mod utf16;
+pub mod words;
 pub mod world;
+
+pub use complete::{Completion, Sort, complete};

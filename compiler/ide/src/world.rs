@@ -203,11 +203,26 @@ pub fn params(item: &Item) -> &[Param] {
     }
 }
 
-/// Fields of a record or variants of an enum: names and their documentation.
-pub fn members(item: &Item) -> Vec<(&Name, Option<&str>)> {
+/// A field of a record or a variant of an enum.
+pub struct Member<'i> {
+    pub name: &'i Name,
+    pub doc: Option<&'i str>,
+    pub span: Span,
+}
+
+/// Fields of a record or variants of an enum.
+pub fn members(item: &Item) -> Vec<Member<'_>> {
     match &item.kind {
-        ItemKind::Record(r) => r.fields.iter().map(|f| (&f.name, f.doc.as_deref())).collect(),
-        ItemKind::Enum(e) => e.variants.iter().map(|v| (&v.name, v.doc.as_deref())).collect(),
+        ItemKind::Record(r) => r
+            .fields
+            .iter()
+            .map(|f| Member { name: &f.name, doc: f.doc.as_deref(), span: f.span })
+            .collect(),
+        ItemKind::Enum(e) => e
+            .variants
+            .iter()
+            .map(|v| Member { name: &v.name, doc: v.doc.as_deref(), span: v.span })
+            .collect(),
         _ => vec![],
     }
 }

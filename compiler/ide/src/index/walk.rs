@@ -7,21 +7,8 @@ use nrl_syntax::ast::{
     UseOrigin,
 };
 
-use super::{Def, Index, Kind, Target};
+use super::{Def, Index, Kind, Target, Thing};
 use crate::world::{Import, World, members, params};
-
-/// What a name in scope is known to be.
-#[derive(Clone, PartialEq, Debug)]
-enum Thing {
-    Unknown,
-    Module(usize),
-    /// An item itself.
-    Item(usize, usize),
-    /// A value of the type that an item declares.
-    Of(usize, usize),
-    /// Layers of a model: their weights.
-    Layers(Vec<Name>),
-}
 
 struct Walk<'w> {
     world: &'w World,
@@ -65,9 +52,9 @@ impl<'w> Walk<'w> {
         // A recipe is not a value: its name can be used nowhere.
         let visible = if kind == Kind::Recipe { 0..0 } else { 0..end };
         self.def(name, kind, visible, value, item.span, item.doc.clone());
-        for (member, doc) in members(item) {
+        for m in members(item) {
             let kind = if kind == Kind::Record { Kind::Field } else { Kind::Variant };
-            self.def(member, kind, 0..0, None, member.span, doc.map(str::to_string));
+            self.def(m.name, kind, 0..0, None, m.span, m.doc.map(str::to_string));
         }
     }
 
@@ -88,6 +75,7 @@ impl<'w> Walk<'w> {
             value,
             whole,
             doc,
+            thing: Thing::Unknown,
         });
     }
 
@@ -102,6 +90,9 @@ impl<'w> Walk<'w> {
         thing: Thing,
     ) {
         self.def(name, kind, visible, value, whole, None);
+        if let Some(def) = self.out.defs.last_mut() {
+            def.thing = thing.clone();
+        }
         self.scope.push((name.text.clone(), name.span, thing));
     }
 
@@ -309,7 +300,8 @@ impl<'w> Walk<'w> {
     }
 
     fn stmt(&mut self, s: &'w Stmt, end: usize) {
-        let from = s.span.end as usize..end;
+        // Not at the very end of the statement, where it is still being typed.
+        let from = s.span.end as usize + 1..end;
         match &s.kind {
             StmtKind::Bind(b) => {
                 self.ty_opt(b.ty.as_ref());
@@ -662,8 +654,8 @@ impl<'w> Walk<'w> {
     fn member_of(&self, module: usize, item: usize, name: &str) -> Option<Span> {
         members(self.world.item(module, item))
             .iter()
-            .find(|(n, _)| n.text == name)
-            .map(|(n, _)| n.span)
+            .find(|m| m.name.text == name)
+            .map(|m| m.name.span)
     }
 
     /// A value of a declared type.
