@@ -64,7 +64,9 @@ fn batch(r: &Recipe, section: &str, files: &dyn Files) -> Batch {
 /// Rows of the training data, if it is one local file of lines.
 fn rows(r: &Recipe, files: &dyn Files) -> Option<Fact<i64>> {
     let path = r.text("data.train.data_path")?;
-    if !path.value.ends_with(".jsonl") || r.has("data.train.split_validation_size") {
+    if !path.value.ends_with(".jsonl")
+        || r.num("data.train.split_validation_size").is_some_and(|n| n.value > 0.0)
+    {
         return None;
     }
     let bytes = files.read(&path.value).ok()?;

@@ -2,6 +2,10 @@
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_macros, reason = "tests read and print")]
 
+#[path = "rules/base.rs"]
+mod base;
+#[path = "rules/mutants.rs"]
+mod mutants;
 #[path = "rules/quiet.rs"]
 mod quiet;
 #[path = "rules/resolved.rs"]

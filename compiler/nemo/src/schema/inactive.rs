@@ -12,7 +12,7 @@ pub fn unread(r: &Recipe) -> Vec<Diagnostic> {
     let inherits = r.settings.as_ref().is_some_and(|s| by(&s.root, SetBy::Parent));
     let mut found = vec![];
     for (section, why) in sections(r) {
-        let Some(node) = r.node(&section) else { continue };
+        let Some(node) = r.node(&section).filter(|n| !n.is_null()) else { continue };
         let mut written = vec![];
         leaves(node, &section, &mut written);
         let line = |path: &String, node: &Node, severity, count: usize| {

@@ -98,7 +98,7 @@ pub const RULES: &[Rule] = &[
             f.choice("ppo.adv_estimator.name", &["gae", "raw_reward"]);
         }
     }),
-    error("ALG-20", "lists-disagree", "weights and components of rewards", |r, f| {
+    error("ALG-20", "no-learning-signal", "weights and components of rewards", |r, f| {
         let path = "grpo.adv_estimator.reward_weights";
         let Some(node) = r.node(path) else { return };
         if r.says("grpo.adv_estimator.name", "gdpo") && node.items().len() == 1 {

@@ -48,7 +48,7 @@ pub const RULES: &[Rule] = &[
         }
     }),
     note("CKPT-03", "checkpoint-not-kept", "saves between validations", saves_between),
-    error("CKPT-04", "checkpoint-format", "a format that the first worker cannot write", |r, f| {
+    error("CKPT-04", "backend-cannot", "a format that the first worker cannot write", |r, f| {
         let path = "checkpointing.model_save_format";
         if let Some(w) = r.policy().filter(|w| w.is(Backend::Dtensor) && r.has(path) && saves(r)) {
             f.at(

@@ -128,7 +128,7 @@ pub const RULES: &[Rule] = &[
                 .help(format!("`{every}: 0.5`"));
         }
     }),
-    note("GEN-20", "speculation-not-refreshed", "a draft model that is not trained", |r, f| {
+    note("GEN-20", "worth-knowing", "a draft model that is not trained", |r, f| {
         let Some(g) = r.generation.as_ref().filter(|g| g.is(Engine::Vllm)) else { return };
         let path = g.at("vllm_kwargs.speculative_config");
         if r.has(&path)
@@ -269,7 +269,7 @@ pub const RULES: &[Rule] = &[
             .help(format!("`{}: null`", vpp.name));
         }
     }),
-    error("GEN-47", "eval-options", "how an evaluation counts", evaluation),
+    error("GEN-47", "bad-sampling", "how an evaluation counts", evaluation),
     note("GEN-50", "deadlines-disagree", "very long answers", |r, f| {
         let Some(g) =
             r.generation.as_ref().filter(|g| g.asynchronous.as_ref().is_some_and(|a| a.value))

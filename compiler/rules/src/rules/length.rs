@@ -271,19 +271,13 @@ pub const RULES: &[Rule] = &[
             }
         },
     ),
-    note(
-        "PREC-21",
-        "temperature-in-training",
-        "training divides logits by the temperature too",
-        |r, f| {
-            let Some(g) = r.generation.as_ref().filter(|_| r.is_rl()) else { return };
-            if let Some(t) = g.temperature.as_ref().filter(|t| t.value != 1.0 && t.value > 0.0) {
-                let text =
-                    format!("log-probs of training are taken at temperature {} too", t.value);
-                f.found(text, &[t]).help("nothing to do, if this is meant");
-            }
-        },
-    ),
+    note("PREC-21", "worth-knowing", "training divides logits by the temperature too", |r, f| {
+        let Some(g) = r.generation.as_ref().filter(|_| r.is_rl()) else { return };
+        if let Some(t) = g.temperature.as_ref().filter(|t| t.value != 1.0 && t.value > 0.0) {
+            let text = format!("log-probs of training are taken at temperature {} too", t.value);
+            f.found(text, &[t]).help("nothing to do, if this is meant");
+        }
+    }),
 ];
 
 /// Whether a step trains on samples with training limits.

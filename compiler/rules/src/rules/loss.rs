@@ -223,7 +223,7 @@ pub const RULES: &[Rule] = &[
                 .help(format!("`{}: 0`", w.name));
         }
     }),
-    note("ALG-52", "reference-is-the-base", "the reference of an adapter", |r, f| {
+    note("ALG-52", "worth-knowing", "the reference of an adapter", |r, f| {
         let kl = r.loss.kl.as_ref().filter(|kl| kl.value > 0.0 && r.is_rl());
         if let (Some(kl), Some(w)) =
             (kl, r.policy().filter(|w| w.adapts() && w.is(Backend::Megatron)))

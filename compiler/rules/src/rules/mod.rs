@@ -2,17 +2,26 @@
 
 mod algorithm;
 mod asynchronous;
+mod backend;
 mod batch;
 mod budget;
 mod checkpoint;
+mod data;
 mod generation;
 mod gym;
 mod length;
+mod lora;
 mod loss;
+mod memory;
 mod mesh;
+mod moe;
+mod optimizer;
 mod pipeline;
+mod precision;
+mod refit;
 mod rollout_mesh;
 mod single_controller;
+mod vision;
 
 use crate::rule::Rule;
 
@@ -24,11 +33,20 @@ pub const TABLES: &[&[Rule]] = &[
     rollout_mesh::RULES,
     batch::RULES,
     length::RULES,
+    backend::RULES,
+    memory::RULES,
+    optimizer::RULES,
     generation::RULES,
     gym::RULES,
+    refit::RULES,
     algorithm::RULES,
     loss::RULES,
     asynchronous::RULES,
     single_controller::RULES,
     checkpoint::RULES,
+    data::RULES,
+    precision::RULES,
+    lora::RULES,
+    moe::RULES,
+    vision::RULES,
 ];

@@ -225,7 +225,7 @@ pub const RULES: &[Rule] = &[
         }
     }),
     error("MESH-58", "dim-not-divisible", "FP8 blocks do not divide the dims", blocks),
-    note("GEN-25", "memory-is-shared", "a colocated engine asks for most of the memory", |r, f| {
+    note("GEN-25", "worth-knowing", "a colocated engine asks for most of the memory", |r, f| {
         let Some(g) = of(r, &[Engine::Vllm]) else { return };
         let path = g.at("vllm_cfg.gpu_memory_utilization");
         if let Some(share) = r.num(&path).filter(|s| s.value > 0.9 && !g.apart() && s.value <= 1.0)

@@ -1,0 +1,36 @@
+//! The small recipes of our own, and checking a change to one of them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nrl_base::{Diagnostic, SourceMap};
+use nrl_nemo::{Checked, Options};
+
+/// The small recipes by file name.
+pub fn files() -> BTreeMap<String, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/base");
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let read = |e: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(e.path()).unwrap();
+        (e.file_name().into_string().unwrap(), text)
+    };
+    let mut all: BTreeMap<String, String> = entries.map(read).collect();
+    // Data for `rows.yaml`: twelve rows and a blank line.
+    let rows = "{\"question\": \"1+1\", \"answer\": \"2\"}\n".repeat(12) + "\n";
+    all.insert("rows.jsonl".to_string(), rows);
+    all
+}
+
+/// Checks one of them with overrides.
+pub fn check(files: &BTreeMap<String, String>, path: &str, overrides: &[&str]) -> Checked {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    nrl_nemo::check(files, &mut SourceMap::new(), path, &overrides, Options::default())
+}
+
+/// Findings as lines.
+pub fn shown(found: &[Diagnostic]) -> String {
+    let line = |d: &Diagnostic| {
+        format!("  {} {}: {} (help: {:?})", d.severity.word(), d.code, d.message, d.help)
+    };
+    found.iter().map(line).collect::<Vec<_>>().join("\n")
+}

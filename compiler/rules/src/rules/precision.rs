@@ -1,0 +1,219 @@
+//! Number formats of training and of generation.
+
+use crate::recipe::{Algorithm, Backend, Engine, Generation, Recipe, Role, Worker};
+use crate::rule::{Rule, error, warning};
+
+const CODE: &str = "precision-conflict";
+
+/// Rules of precision.
+pub const RULES: &[Rule] = &[
+    error("PREC-01", "not-a-choice", "unknown precision of training", |r, f| {
+        for w in r.workers.iter().filter(|w| w.role != Role::Scorer) {
+            f.choice(&w.at("precision"), &["bfloat16", "float32", "float16"]);
+        }
+    }),
+    error("PREC-02", "uncorrected-off-policy", "rollouts in FP8 without correction", |r, f| {
+        let Some(g) = fp8(r).filter(|_| r.is_rl()) else { return };
+        let corrected = r.loss.corrected.as_ref().is_some_and(|c| c.value);
+        if !corrected {
+            let path = "loss_fn.use_importance_sampling_correction";
+            f.at(
+                "rollouts in FP8 come from another policy, and nothing corrects for it",
+                &[path, &g.at("vllm_cfg.precision")],
+            )
+            .help(format!("`{path}: true`"));
+        }
+    }),
+    error("PREC-03", CODE, "a cache in FP8 of weights that are not", |r, f| {
+        let Some((g, path)) = cache(r) else { return };
+        if !g.precision.as_ref().is_some_and(|p| p.value == "fp8") {
+            f.at("a cache in FP8 needs weights in FP8", &[&path, &g.at("vllm_cfg.precision")])
+                .help(format!("`{}: fp8`, or `{path}: auto`", g.at("vllm_cfg.precision")));
+        }
+    }),
+    error("PREC-04, REFIT-20", CODE, "what a cache in FP8 excludes", |r, f| {
+        let Some((g, path)) = cache(r).filter(|_| r.is_rl()) else { return };
+        let Some(w) = r.policy() else { return };
+        if w.is_torch() {
+            f.found(
+                "only Megatron measures the scales of a cache in FP8",
+                &[&r.text(&path), &w.backend],
+            )
+            .help(format!("`{path}: auto`"));
+        }
+        if g.asynchronous.as_ref().is_some_and(|a| a.value) {
+            f.found(
+                "a cache in FP8 does not go with the async engine",
+                &[&r.text(&path), &g.asynchronous],
+            )
+            .help(format!("`{path}: auto`"));
+        }
+        if w.is(Backend::Megatron) && w.mesh.pp() > 1 {
+            f.found(
+                "a cache in FP8 does not go with pipeline stages of training",
+                &[&r.text(&path), &w.mesh.pp],
+            )
+            .help(format!("`{path}: auto`"));
+        }
+    }),
+    error("PREC-05", "not-a-choice", "unknown format of the cache", |r, f| {
+        if let Some(g) = r.generation.as_ref().filter(|g| g.is(Engine::Vllm)) {
+            f.choice(&g.at("vllm_cfg.kv_cache_dtype"), &["auto", "fp8", "fp8_e4m3"]);
+        }
+    }),
+    error("PREC-06", CODE, "MXFP8 without FP8", |r, f| {
+        let Some(g) = r.generation.as_ref().filter(|g| g.is(Engine::Vllm)) else { return };
+        let path = g.at("vllm_cfg.is_mx");
+        if r.on(&path) && fp8(r).is_none() {
+            f.at("MXFP8 is a form of FP8, which is off", &[&path, &g.at("vllm_cfg.precision")])
+                .help(format!("`{}: fp8`", g.at("vllm_cfg.precision")));
+        }
+        let pow2 = g.at("vllm_cfg.pow2_weight_scaling_factors");
+        if r.on(&path) && r.off(&pow2) {
+            f.at("scales of MXFP8 are powers of two", &[&pow2, &path])
+                .help(format!("`{pow2}: true`"));
+        }
+    }),
+    error(
+        "PREC-08",
+        "needs-another-setting",
+        "FP8 training without all of its settings",
+        |r, f| {
+            for (w, at) in eights(r) {
+                for name in ["fp8", "fp8_recipe", "fp8_param"] {
+                    if !r.has(&at(name)) {
+                        f.at(
+                            format!("training in FP8 needs `{name}` too"),
+                            &[&at(name), &w.cfg("fp8_cfg.enabled")],
+                        )
+                        .help(format!("set `{}`", at(name)));
+                    }
+                }
+            }
+        },
+    ),
+    error("PREC-09", CODE, "what FP8 training excludes", |r, f| {
+        for (w, at) in eights(r) {
+            f.choice(&at("fp8"), &["e4m3", "hybrid"]);
+            f.choice(&at("fp8_recipe"), &["tensorwise", "delayed", "blockwise", "mxfp8", "custom"]);
+            let first = w.cfg("model_overrides.first_last_layers_bf16");
+            if r.on(&first) && r.says(&at("fp8_recipe"), "delayed") {
+                f.at("delayed scaling has no layers in bf16", &[&at("fp8_recipe"), &first])
+                    .help(format!("`{}: blockwise`", at("fp8_recipe")));
+            }
+            let layers = w.model.as_ref().map(|m| m.layers as i64);
+            for name in ["num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"] {
+                let n = r.int(&w.cfg(&format!("model_overrides.{name}")));
+                if let (Some(n), Some(layers)) = (n, layers)
+                    && (n.value < 0 || n.value > layers)
+                {
+                    f.found(format!("{} layers of {layers} cannot be in bf16", n.value), &[&n])
+                        .help(format!("0 to {layers}"));
+                }
+            }
+        }
+    }),
+    warning("PREC-12", "worth-knowing", "weights in FP8", |r, f| {
+        for (_, at) in eights(r) {
+            if r.on(&at("fp8_param")) {
+                f.at("weights kept in FP8 can give log-prob errors of NaN", &[&at("fp8_param")])
+                    .help(format!("`{}: false`", at("fp8_param")));
+            }
+        }
+    }),
+    warning(
+        "PREC-15",
+        "different-distributions",
+        "generation of another half precision",
+        |r, f| {
+            let (Some(g), Some(w)) = (&r.generation, r.policy()) else { return };
+            let (Some(own), Some(train)) = (&g.precision, &w.precision) else { return };
+            let halves = ["bfloat16", "float16", "bf16", "fp16", "half"];
+            let both =
+                halves.contains(&own.value.as_str()) && halves.contains(&train.value.as_str());
+            if both && own.value.starts_with('b') != train.value.starts_with('b') && r.is_rl() {
+                f.found(
+                    format!("generation rounds to {} and training to {}", own.value, train.value),
+                    &[own, train],
+                )
+                .help(format!("`{}: ${{{}}}`", own.name, train.name));
+            }
+        },
+    ),
+    warning("PREC-20", "different-distributions", "log-probs after other processors", |r, f| {
+        let Some(g) = r.generation.as_ref().filter(|g| g.is(Engine::Vllm) && r.is_rl()) else {
+            return;
+        };
+        let path = g.at("vllm_cfg.logprobs_mode");
+        let scaled = g.temperature.as_ref().is_some_and(|t| t.value != 1.0);
+        if r.text(&path).is_some_and(|m| m.value.starts_with("raw")) && (g.filters() || scaled) {
+            f.at("the engine reports log-probs before temperature and filters, training takes them after", &[&path, &g.at("temperature"), &g.at("top_p")])
+                .help(format!("`{path}: processed_logprobs`"));
+        }
+        for name in ["presence_penalty", "frequency_penalty", "repetition_penalty"] {
+            let path = g.at(name);
+            let neutral = if name == "repetition_penalty" { 1.0 } else { 0.0 };
+            if r.num(&path).is_some_and(|p| p.value != neutral) {
+                f.at(format!("training knows no `{name}`"), &[&path])
+                    .help(format!("remove `{path}`"));
+            }
+        }
+    }),
+    error("PREC-19", CODE, "padded routes without FP8", |r, f| {
+        for w in r.workers.iter().filter(|w| w.is(Backend::Megatron)) {
+            let path = w.cfg("model_overrides.moe_router_padding_for_quantization");
+            let old = w.cfg("model_overrides.moe_router_padding_for_fp8");
+            for path in [path, old].into_iter().filter(|p| r.on(p)) {
+                if !r.on(&w.cfg("fp8_cfg.enabled")) {
+                    f.at(
+                        "routes are padded for FP8, which is off",
+                        &[&path, &w.cfg("fp8_cfg.enabled")],
+                    )
+                    .help(format!("`{path}: false`"));
+                } else if r.says(&w.cfg("moe_token_dispatcher_type"), "allgather") {
+                    f.at(
+                        "routes are not padded by this dispatcher",
+                        &[&path, &w.cfg("moe_token_dispatcher_type")],
+                    )
+                    .help(format!("`{}: alltoall`", w.cfg("moe_token_dispatcher_type")));
+                }
+            }
+        }
+    }),
+    error("PREC-15b", "not-a-choice", "unknown precision of vLLM", |r, f| {
+        let Some(g) =
+            r.generation.as_ref().filter(|g| g.is(Engine::Vllm) && !r.is(Algorithm::Eval))
+        else {
+            return;
+        };
+        f.choice(
+            &g.at("vllm_cfg.precision"),
+            &["bfloat16", "fp8", "float16", "float32", "auto", "half", "bf16", "fp16", "float"],
+        );
+    }),
+];
+
+/// vLLM with weights in FP8.
+fn fp8(r: &Recipe) -> Option<&Generation> {
+    let g = r.generation.as_ref().filter(|g| g.is(Engine::Vllm))?;
+    g.precision.as_ref().is_some_and(|p| p.value == "fp8").then_some(g)
+}
+
+/// vLLM with a cache in FP8, and where that is said.
+fn cache(r: &Recipe) -> Option<(&Generation, String)> {
+    let g = r.generation.as_ref().filter(|g| g.is(Engine::Vllm))?;
+    let path = g.at("vllm_cfg.kv_cache_dtype");
+    r.text(&path).is_some_and(|k| k.value.starts_with("fp8")).then_some((g, path))
+}
+
+/// Megatron workers that train in FP8, and the paths of their settings.
+fn eights(r: &Recipe) -> Vec<(&Worker, impl Fn(&str) -> String + use<>)> {
+    let on = |w: &&Worker| w.is(Backend::Megatron) && r.on(&w.cfg("fp8_cfg.enabled"));
+    let workers = r.workers.iter().filter(on);
+    workers
+        .map(|w| {
+            let section = w.cfg("fp8_cfg");
+            (w, move |name: &str| format!("{section}.{name}"))
+        })
+        .collect()
+}
