@@ -99,6 +99,7 @@ fn screen(c: &Compiled) -> String {
             m.context
         );
     }
+    out += &memory(c);
     let _ = writeln!(out, "\nper run of each graph, per rank, at its bounds");
     for (plan, graph) in c.plans.iter().zip(&p.graphs) {
         let bounds = bounds(graph);
@@ -113,6 +114,33 @@ fn screen(c: &Compiled) -> String {
         for x in collectives(plan) {
             let _ = writeln!(out, "      {x}");
         }
+    }
+    out
+}
+
+/// A line per stage on devices, the fullest marked; nothing where ranks are threads.
+fn memory(c: &Compiled) -> String {
+    use std::fmt::Write;
+    let gib = |x: f64| x / 1_073_741_824.0;
+    let all = nrl_driver::memory(c);
+    let least = all.iter().map(nrl_sim::Memory::margin).fold(f64::INFINITY, f64::min);
+    let mut out = String::new();
+    for (i, m) in all.iter().enumerate() {
+        if i == 0 {
+            let (name, total) = (&m.device.name, gib(m.device.memory));
+            let _ = writeln!(out, "\nmemory, GiB per rank; {name} has {total:.1}");
+        }
+        let terms: Vec<String> =
+            m.terms.iter().map(|t| format!("{} {:.1}", t.name, gib(t.bytes))).collect();
+        let mark = if m.margin() == least { "   <- tightest" } else { "" };
+        let share = 100.0 * m.sum() / m.device.memory;
+        let (sum, left) = (gib(m.sum()), gib(m.margin()));
+        let _ = writeln!(
+            out,
+            "  {:<18} {sum:>7.1}  {share:>4.0} %  margin {left:>6.1}   {}{mark}",
+            m.stage,
+            terms.join(" + ")
+        );
     }
     out
 }

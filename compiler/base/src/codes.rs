@@ -40,6 +40,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("dim-mismatch", "the dims of a tensor are not those that are needed"),
     ("dim-not-divisible", "a dim cannot be split evenly over an axis"),
     ("disk-full", "the disk is full"),
+    ("does-not-fit", "a stage needs more memory than a device has"),
     ("double-bos", "every prompt would begin with two begin tokens"),
     ("duplicate-key", "a key stands twice in one mapping"),
     ("duplicate-name", "a name is given twice"),

@@ -5,6 +5,7 @@
 //! between phases in debug builds. No I/O happens here.
 
 mod emit;
+mod fits;
 mod rules;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use nrl_passes::{
     FuseConfig, Recompute, Sharded, Stage, fuse, grad, incremental, schedule, shard, simplify,
 };
 
+pub use fits::memory;
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Files, STD};
 
@@ -90,6 +92,8 @@ pub struct Compiled {
     pub facts: Facts,
     /// What checks and cannot run yet: an error each. A run must show the first and stop.
     pub not_yet: Vec<Diagnostic>,
+    /// Stages that need more memory than the devices have: an error each. A plan shows them.
+    pub does_not_fit: Vec<Diagnostic>,
 }
 
 /// Compiles the recipe in `path`. `None` if a problem is an error.
@@ -129,8 +133,15 @@ pub fn check(
     }
     let mut first = None;
     for (i, lowered) in every.into_iter().enumerate() {
-        let (compiled, found) = finish(lowered, Problems::new(), lowering, options);
+        let (mut compiled, found) = finish(lowered, Problems::new(), lowering, options);
         problems.extend(found);
+        if let Some(c) = &mut compiled {
+            let mut full = std::mem::take(&mut c.does_not_fit);
+            let meshes = fits::tensor_axes(c);
+            let own = Options { recipe: Some(c.program.name.clone()), ..options.clone() };
+            fits::help(&mut full, &meshes, files, path, &own);
+            problems.extend(full);
+        }
         if i == 0 {
             first = compiled;
         }
@@ -171,14 +182,18 @@ fn finish(
     let plans = pipeline.run();
     problems.extend(pipeline.problems.as_slice().to_vec());
     let failed = problems.has_errors();
-    let compiled = Compiled {
+    let mut compiled = Compiled {
         program: pipeline.lowered.program,
         plans,
         emitted: pipeline.emitted,
         timings: pipeline.timings,
         facts: pipeline.lowered.facts,
         not_yet: pipeline.lowered.not_yet,
+        does_not_fit: vec![],
     };
+    if !failed {
+        compiled.does_not_fit = fits::findings(&compiled);
+    }
     ((!failed).then_some(compiled), problems.into_sorted())
 }
 

@@ -1,0 +1,117 @@
+//! Whether each stage fits into the memory of the devices that its mesh stands for.
+//!
+//! In: a compiled program with the machines it names. Out: an error per stage that does not fit,
+//! with its terms and the nearest layout that does.
+
+use nrl_base::{Diagnostic, SourceMap};
+use nrl_ir::Mesh;
+use nrl_sim::{Device, Memory, Precision, Setup};
+
+use crate::{Compiled, Files, Options};
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// Bytes per rank of each stage of the program, where its mesh is on devices.
+pub fn memory(c: &Compiled) -> Vec<Memory> {
+    let device = |mesh: usize| {
+        let cluster = c.facts.meshes.get(mesh)?.cluster?;
+        let d = &c.facts.clusters[cluster].device;
+        d.gpu.then(|| Device { name: d.name.clone(), memory: d.memory_bytes })
+    };
+    let precision = |model: usize| match c.facts.models.get(model) {
+        Some(facts) if facts.bf16 => Precision::Bf16,
+        _ => Precision::F32,
+    };
+    nrl_sim::memory(&Setup {
+        program: &c.program,
+        plans: &c.plans,
+        devices: (0..c.program.meshes.len()).map(device).collect(),
+        precisions: (0..c.program.models.len()).map(precision).collect(),
+    })
+}
+
+/// Errors about stages that do not fit.
+pub(crate) fn findings(c: &Compiled) -> Vec<Diagnostic> {
+    memory(c).iter().filter(|m| m.margin() < 0.0).map(|m| does_not_fit(c, m)).collect()
+}
+
+fn does_not_fit(c: &Compiled, m: &Memory) -> Diagnostic {
+    let (_, mesh) = &c.program.meshes[m.mesh];
+    let facts = &c.facts.meshes[m.mesh];
+    let capacity = m.device.memory / GIB;
+    let device = &m.device.name;
+    let text = format!(
+        "`{}` needs {:.1} GiB on a rank, {device} has {capacity:.1}",
+        m.stage,
+        m.sum() / GIB
+    );
+    let terms: Vec<String> = m
+        .terms
+        .iter()
+        .filter(|t| t.bytes >= 0.05 * GIB)
+        .map(|t| format!("{} {:.1} ({})", t.name, t.bytes / GIB, t.how))
+        .collect();
+    let mut d = Diagnostic::error("does-not-fit", text).label(facts.span, axes(mesh));
+    if let Some(cluster) = facts.cluster {
+        let span = c.facts.clusters[cluster].span;
+        d = d.label(span, format!("{device} has {capacity:.1} GiB"));
+    }
+    d.note(terms.join(" + ")).note(format!("line {}: the stage", m.line))
+}
+
+/// `dp 4, tp 2`.
+fn axes(mesh: &Mesh) -> String {
+    let axes: Vec<String> = mesh.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
+    axes.join(", ")
+}
+
+/// Name, size of `tp` and largest useful size of it, of each mesh on devices that has such an axis.
+pub(crate) fn tensor_axes(c: &Compiled) -> Vec<(String, usize, usize)> {
+    let meshes = c.program.meshes.iter().zip(&c.facts.meshes);
+    meshes
+        .filter(|((_, mesh), _)| mesh.axes.iter().any(|a| a.name == "tp"))
+        .filter_map(|((name, mesh), facts)| {
+            let cluster = &c.facts.clusters[facts.cluster?];
+            let known = cluster.device.gpu && !name.is_empty();
+            known.then(|| (name.clone(), mesh.size("tp"), cluster.per_node))
+        })
+        .collect()
+}
+
+/// Says for a recipe whose stages do not fit which larger tensor parallel size does.
+pub(crate) fn help(
+    found: &mut [Diagnostic],
+    names: &[(String, usize, usize)],
+    files: &dyn Files,
+    path: &str,
+    options: &Options,
+) {
+    if !found.iter().any(|d| d.code == "does-not-fit") {
+        return;
+    }
+    for (mesh, tp, most) in names {
+        let sizes = std::iter::successors(Some(tp * 2), |n| Some(n * 2)).take_while(|n| n <= most);
+        for size in sizes {
+            let mut sets = options.sets.clone();
+            sets.push(format!("{mesh}.tp={size}"));
+            let tried = Options { sets, ..options.clone() };
+            let (compiled, others) = crate::compile(files, &mut SourceMap::new(), path, &tried);
+            let (Some(c), false) = (compiled, others.iter().any(Diagnostic::is_error)) else {
+                continue;
+            };
+            let most = memory(&c).iter().map(Memory::sum).fold(0.0, f64::max) / GIB;
+            let text = format!("`tp: {size}` on `{mesh}` fits, with {most:.1} GiB at most");
+            found
+                .iter_mut()
+                .filter(|d| d.code == "does-not-fit" && d.help.is_none())
+                .for_each(|d| d.help = Some(text.clone()));
+            return;
+        }
+    }
+    let text =
+        "fewer tokens per micro-batch, `recompute`, a larger axis that cuts weights, or more nodes";
+    found
+        .iter_mut()
+        .filter(|d| d.code == "does-not-fit" && d.help.is_none())
+        .for_each(|d| d.help = Some(text.into()));
+}

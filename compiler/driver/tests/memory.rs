@@ -1,0 +1,97 @@
+//! Bytes of a stage, against what is worked out by hand.
+
+use std::collections::BTreeMap;
+
+use nrl_base::SourceMap;
+use nrl_driver::{Compiled, Options, check, memory};
+use nrl_sim::Memory;
+
+/// A llama of these layers, widths and heads on one node of H100, `axes` and `plan` as given.
+fn compiled(
+    config: &str,
+    axes: &str,
+    plan: &str,
+    tokens: usize,
+) -> (Option<Compiled>, Vec<String>) {
+    let recipe = format!(
+        r#"use std.{{clusters, data, models, plans, optim}}
+
+recipe r {{
+  run 10 steps
+  gpus   = clusters.h100(nodes: 1)
+  mesh m = gpus axes ({axes})
+  policy = models.load("model", context: 8192 tokens)
+  place policy on m by {plan}
+  opt = optim.adamw(lr: 1e-5)
+  sampler = generator(policy)
+  rows = data.made(100 rows, i -> {{prompt: "1+1=", answer: "2"}})
+  step {{
+    s = sampler.generate(rows.take(8 prompts), 8 samples/prompt, max_new: 64 tokens)
+    b = rows.take(8 samples)
+    update policy by opt in 1 update, {tokens} tokens/microbatch, minimising {{
+      mean(-logprob(policy, b), over: tokens)
+    }}
+  }}
+}}
+"#
+    );
+    let files = BTreeMap::from([
+        ("r.nrl".to_string(), recipe),
+        ("model/config.json".to_string(), config.to_string()),
+    ]);
+    let (c, found) = check(&files, &mut SourceMap::new(), "r.nrl", &Options::default());
+    let errors = found.iter().filter(|d| d.is_error());
+    (c, errors.map(|d| format!("{}: {}", d.code, d.message)).collect())
+}
+
+fn config(layers: usize, hidden: usize, heads: usize, ffn: usize) -> String {
+    format!(
+        r#"{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": {hidden},
+        "intermediate_size": {ffn}, "num_hidden_layers": {layers}, "num_attention_heads": {heads},
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "tie_word_embeddings": false,
+        "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu"}}"#
+    )
+}
+
+fn term(m: &Memory, name: &str) -> f64 {
+    m.terms.iter().find(|t| t.name == name).map_or(0.0, |t| t.bytes)
+}
+
+/// Llama-3.1-8B has 8,030,261,248 weights; on f32 each takes 4 bytes, its gradient 4, Adam 8.
+#[test]
+fn states_follow_from_the_layout() {
+    let weights = 8_030_261_248.0;
+    let eight = config(32, 4096, 32, 14336);
+    let (c, errors) = compiled(&eight, "fsdp: rest", "plans.fsdp()", 1024);
+    assert!(errors.is_empty(), "{errors:?}");
+    let all = memory(&c.expect("compiles"));
+    let update = all.iter().find(|m| m.stage == "update policy").expect("an update");
+    // ZeRO stage 3 over 8 ranks cuts everything.
+    assert_eq!(term(update, "weights"), 4.0 * weights / 8.0);
+    assert_eq!(term(update, "gradients"), 4.0 * weights / 8.0);
+    assert_eq!(term(update, "optimizer"), 8.0 * weights / 8.0);
+}
+
+/// Twelve bytes of state beside four of weights do not fit whole on each rank.
+#[test]
+fn what_does_not_fit_is_an_error_before_any_run() {
+    let eight = config(32, 4096, 32, 14336);
+    let (_, errors) = compiled(&eight, "dp: rest", "plans.ddp()", 1024);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].starts_with("does-not-fit: `update policy` needs 1"), "{errors:?}");
+    assert!(errors[0].ends_with("GiB on a rank, H100 has 79.6"), "{errors:?}");
+}
+
+/// Keys and values of a token of a 70 B model: 2 * 80 layers * 8 heads * 128 * 2 bytes = 327,680 in
+/// bf16, twice that in f32, a fourth of it on each of four ranks.
+#[test]
+fn keys_and_values_of_a_token() {
+    let seventy = config(10, 8192, 64, 28672);
+    let plan = "plans.fsdp() * plans.tensor_parallel()";
+    // Ten layers of it fit on one node.
+    let (c, errors) = compiled(&seventy, "fsdp: rest, tp: 4", plan, 64);
+    assert!(errors.is_empty(), "{errors:?}");
+    let plans = c.expect("compiles").plans;
+    let generate = plans.iter().find(|p| p.name == "generate").expect("a generator");
+    assert_eq!(nrl_sim::per_token(generate, 2.0), 327_680.0 / 8.0 / 4.0);
+}

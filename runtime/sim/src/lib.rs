@@ -1,0 +1,11 @@
+//! What a plan costs on a machine that is not here.
+//!
+//! In: a compiled program, its plans and the devices that its meshes stand for. Out: bytes per rank
+//! of each stage, by term, at the bounds that the recipe states. The numbers come from walking the
+//! plans that an engine would run; nothing is measured and nothing runs.
+
+mod live;
+mod memory;
+
+pub use live::peak;
+pub use memory::{Device, Memory, Precision, Setup, Term, memory, per_token};

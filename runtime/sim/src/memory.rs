@@ -1,0 +1,248 @@
+//! Bytes per rank of each stage of a step, by term.
+//!
+//! Weights, gradients and optimizer state follow from the layouts of the plans (ZeRO stages:
+//! Rajbhandari et al. 2020), saved activations from the lifetimes of the plan that computes them,
+//! at the token budget of a micro-batch. A model in bf16 keeps weights and activations in two bytes,
+//! gradients, the master copy and the moments in four (Micikevicius et al. 2018), and one number per
+//! token or head in four.
+
+use nrl_ir::cost::elements;
+use nrl_ir::plan::{ParamLayout, Plan};
+use nrl_ir::program::{Program, Stage};
+use nrl_ir::{DType, DimId, Extent, Graph, Mesh, Op, ValueId};
+use serde::Serialize;
+
+use crate::peak;
+
+/// A device that a mesh stands for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Device {
+    pub name: String,
+    /// Memory as the driver reports it, in bytes.
+    pub memory: f64,
+}
+
+/// How the numbers of a model are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Precision {
+    F32,
+    /// Weights and activations; the rest stays in f32.
+    Bf16,
+}
+
+/// What is asked about.
+pub struct Setup<'a> {
+    pub program: &'a Program,
+    pub plans: &'a [Plan],
+    /// One per mesh of the program; none where ranks are threads of this process.
+    pub devices: Vec<Option<Device>>,
+    /// One per model of the program.
+    pub precisions: Vec<Precision>,
+}
+
+/// A part of what a stage holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Term {
+    pub name: &'static str,
+    pub bytes: f64,
+    /// How it comes about, in words with numbers.
+    pub how: String,
+}
+
+/// What the fullest rank holds during one stage.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Memory {
+    /// `update policy`.
+    pub stage: String,
+    /// Line in the recipe.
+    pub line: u32,
+    /// Index of the mesh that it runs on.
+    pub mesh: usize,
+    pub device: Device,
+    pub terms: Vec<Term>,
+}
+
+impl Memory {
+    /// All terms together, in bytes.
+    pub fn sum(&self) -> f64 {
+        self.terms.iter().map(|t| t.bytes).sum()
+    }
+
+    /// What is left of the device; negative if the stage does not fit.
+    pub fn margin(&self) -> f64 {
+        self.device.memory - self.sum()
+    }
+}
+
+/// Bytes that no plan counts: the driver's context, buffers of the communicators, and what the
+/// allocator holds back. Assumed, from runs on H100 (5 to 5.5 GiB of 79.6 reported).
+const FIXED: f64 = 5.0 * 1_073_741_824.0;
+
+/// The stages of every phase that run on devices, in the order of the recipe.
+pub fn memory(setup: &Setup<'_>) -> Vec<Memory> {
+    let mut all = vec![];
+    for phase in &setup.program.phases {
+        for binding in &phase.step {
+            let (model, graph, mesh, name) = match &binding.stage {
+                Stage::Update { model, graph, .. } => {
+                    let m = &setup.program.models[*model];
+                    (*model, *graph, m.mesh, format!("update {}", m.name))
+                }
+                Stage::Forward { model, graph, .. } => {
+                    let m = &setup.program.models[*model];
+                    (*model, *graph, m.mesh, format!("score by {}", m.name))
+                }
+                Stage::Generate { generator, .. } => {
+                    let g = &setup.program.generators[*generator];
+                    (g.model, g.graph, g.mesh, format!("sample by {}", g.name))
+                }
+                _ => continue,
+            };
+            let Some(device) = setup.devices.get(mesh).cloned().flatten() else { continue };
+            let optimizer = match &binding.stage {
+                Stage::Update { optimizer, .. } => Some(*optimizer),
+                _ => None,
+            };
+            let terms = setup.terms(model, &setup.plans[graph], optimizer, &binding.stage);
+            all.push(Memory { stage: name, line: binding.line, mesh, device, terms });
+        }
+    }
+    all
+}
+
+impl Setup<'_> {
+    fn terms(
+        &self,
+        model: usize,
+        plan: &Plan,
+        optimizer: Option<usize>,
+        stage: &Stage,
+    ) -> Vec<Term> {
+        let precision = self.precisions.get(model).copied().unwrap_or(Precision::F32);
+        let Some(class) = plan.classes.first() else { return vec![] };
+        let g = &class.graph;
+        let count = |by: &dyn Fn(&ParamLayout) -> f64| weights(g, &plan.mesh, &plan.params, by);
+        let size = |axes: &[String]| plan.mesh.size_over(axes) as f64;
+        let held = count(&|l| 1.0 / size(&l.flat));
+        let width = if precision == Precision::Bf16 { 2.0 } else { 4.0 };
+        let term = |name, number: f64, each: f64| Term {
+            name,
+            bytes: number * each,
+            how: format!("{:.3} G parameters of {each} bytes", number / 1e9),
+        };
+        let mut terms = vec![term("weights", held, width)];
+        if let Some(optimizer) = optimizer {
+            terms.push(term("gradients", held, 4.0));
+            let moments = self.program.optimizers[optimizer].state.len() as f64;
+            let master = if precision == Precision::Bf16 { 1.0 } else { 0.0 };
+            let state = count(&|l| 1.0 / size(&l.state));
+            terms.push(term("optimizer", state, 4.0 * (moments + master)));
+        }
+        terms.push(self.activations(plan, precision));
+        if let Stage::Generate { .. } = stage {
+            let context = self.program.models[model].context as f64;
+            let each = per_token(plan, width);
+            terms.push(Term {
+                name: "kv, one sequence",
+                bytes: each * context,
+                how: format!("{context} tokens of {:.0} bytes", each),
+            });
+        }
+        let how = "context, communicators, allocator: assumed".to_string();
+        terms.push(Term { name: "fixed", bytes: FIXED, how });
+        terms
+    }
+
+    fn activations(&self, plan: &Plan, precision: Precision) -> Term {
+        let stages = plan.mesh.size("pp").max(1) as f64;
+        let bytes = |g: &Graph, v: ValueId| {
+            let ty = g.ty(v);
+            let number = elements(ty, &|d| g.dims.bound(d) as f64);
+            // A stage of a pipeline saves for its layers, of as many micro-batches as stages follow:
+            // together what one micro-batch saves in all layers.
+            number * value_bytes(g, v, precision)
+        };
+        let live = peak(plan, &bytes);
+        let tokens: Vec<String> = plan
+            .classes
+            .iter()
+            .flat_map(|c| c.graph.dims.iter().map(move |(_, d)| d))
+            .filter(|d| d.name == "tok" && d.shard.is_none())
+            .map(|d| match d.extent {
+                Extent::Ragged { bound, .. } => bound.to_string(),
+                Extent::Static(n) => n.to_string(),
+            })
+            .take(1)
+            .collect();
+        let mut how = format!("{} tokens at once", tokens.join(""));
+        if stages > 1.0 {
+            how += &format!(", {stages} micro-batches in flight");
+        }
+        Term { name: "activations", bytes: live, how }
+    }
+}
+
+/// Parameters on the fullest rank, each scaled by `by` its layout. A stage of a pipeline holds its
+/// share of the repeated layers and, at worst, all that is outside of them before or after.
+fn weights(
+    g: &Graph,
+    mesh: &Mesh,
+    layouts: &[ParamLayout],
+    by: &dyn Fn(&ParamLayout) -> f64,
+) -> f64 {
+    let stages = mesh.size("pp").max(1) as f64;
+    let (mut layers, mut before, mut after) = (0.0, 0.0, 0.0);
+    let early = used_before_layers(g);
+    for (i, p) in g.params.iter().enumerate() {
+        let Some(layout) = layouts.get(i) else { continue };
+        let local: f64 =
+            p.dims.iter().map(|d| g.dims.bound(*d) as f64).product::<f64>() * by(layout);
+        match &p.repeat {
+            Some((_, n)) => layers += local * (*n as f64 / stages).ceil(),
+            None if early.contains(&i) => before += local,
+            None => after += local,
+        }
+    }
+    if stages > 1.0 { layers + f64::max(before, after) } else { layers + before + after }
+}
+
+/// Parameters that are read before the first loop over layers.
+fn used_before_layers(g: &Graph) -> std::collections::BTreeSet<usize> {
+    let before = g.body.nodes.iter().take_while(|n| !matches!(n.op, Op::Scan { .. }));
+    before
+        .filter_map(|n| match &n.op {
+            Op::Use { param } | Op::GatherParam { param, .. } => Some(param.0 as usize),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Bytes of an element of a value.
+fn value_bytes(g: &Graph, v: ValueId, precision: Precision) -> f64 {
+    let ty = g.ty(v);
+    let fixed: f64 =
+        ty.dims.iter().filter_map(|d: &DimId| g.dims.size(*d)).map(|n| n as f64).product();
+    let vector = fixed >= 64.0 && ty.dims.iter().any(|d| g.dims.is_ragged(*d));
+    match (precision, ty.dtype) {
+        (_, DType::Bf16) => 2.0,
+        (Precision::Bf16, DType::F32) if vector => 2.0,
+        _ => 4.0,
+    }
+}
+
+/// Bytes that one token takes in the cache of keys and values of a rank, in all layers.
+pub fn per_token(plan: &Plan, width: f64) -> f64 {
+    let Some(class) = plan.classes.first() else { return 0.0 };
+    let g = &class.graph;
+    let mut bytes = 0.0;
+    for node in &g.body.nodes {
+        let Op::Scan { scan } = &node.op else { continue };
+        scan.body.walk(&mut |n| {
+            if let Op::AttentionCached { attn } = &n.op {
+                let size = |d| g.dims.bound(d) as f64;
+                bytes += 2.0 * size(attn.kv) * size(attn.hd) * width * scan.count as f64;
+            }
+        });
+    }
+    bytes / plan.mesh.size("pp").max(1) as f64
+}
