@@ -77,7 +77,7 @@ pub fn complete(files: &dyn Files, path: &str, open: &[&str], offset: usize) -> 
     if !gap {
         return Document::open(files, path, open).complete(offset);
     }
-    text.insert_str(offset, "x");
+    text.insert(offset, 'x');
     Document::open(&Patched { files, path, text }, path, open).complete(offset)
 }
 
@@ -144,7 +144,7 @@ impl Document {
         let name = item.name()?;
         let kind = match &item.kind {
             ItemKind::Model(_) => Kind::Model,
-            ItemKind::Record(_) => Kind::Record,
+            ItemKind::Record(_) | ItemKind::Type(_) => Kind::Record,
             ItemKind::Enum(_) => Kind::Enum,
             ItemKind::Plan(_) | ItemKind::PlanFor(_) => Kind::Plan,
             ItemKind::Mesh(_) | ItemKind::View(_) => Kind::Mesh,

@@ -397,7 +397,8 @@ impl<'w> Walk<'w> {
             }
             // The path is that of another recipe.
             StmtKind::Set { value, .. } | StmtKind::Append { value, .. } => self.expr(value),
-            StmtKind::Remove { .. } => {}
+            // Settings of another system have names of their own.
+            StmtKind::Remove { .. } | StmtKind::Settings(_) => {}
         }
     }
 
