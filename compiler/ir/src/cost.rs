@@ -59,6 +59,8 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
         Op::Broadcast { .. } | Op::Index { .. } => {}
         Op::ScatterAdd { .. } | Op::Accumulate { .. } => cost.flops = widest,
         Op::Rope { .. } => cost.flops = 3.0 * widest,
+        Op::TopK { .. } | Op::Next { .. } => cost.flops = widest,
+        Op::Recur { .. } => cost.flops = 2.0 * widest,
         Op::Contract { over } => {
             cost.flops = 2.0 * node.outs.iter().map(|v| count(*v)).sum::<f64>() * dims(over);
         }

@@ -178,6 +178,35 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
             vec![Type { dtype: g.ty(args[0]).dtype, dims: out, stack: None }]
         }
         Op::ScatterAdd { dims: to, .. } => vec![Type::f32(to.clone())],
+        Op::TopK { dim, k } => {
+            let size = g.dims.size(*dim).unwrap_or(0);
+            if !dims(0).contains(dim) || *k == 0 || *k > size {
+                return err(
+                    &[0],
+                    format!(
+                        "the {k} largest of `{}` ({size}) in {}",
+                        g.dims.name(*dim),
+                        show_dims(g, dims(0))
+                    ),
+                );
+            }
+            vec![like(0)]
+        }
+        Op::Next { dim, .. } | Op::Recur { dim, .. } => {
+            for (i, a) in args.iter().enumerate() {
+                if g.dims_of(*a) != [*dim] || !g.dims.is_ragged(*dim) {
+                    return err(
+                        &[i],
+                        format!(
+                            "`{}` goes along one ragged dim, not {}",
+                            op.name(),
+                            show_dims(g, g.dims_of(*a))
+                        ),
+                    );
+                }
+            }
+            vec![like(0)]
+        }
         Op::Rope { tok, hd, .. } => {
             for d in [tok, hd] {
                 if !dims(0).contains(d) {

@@ -96,7 +96,14 @@ pub enum Op {
     /// `(ids: id(dim), y)`: adds rows of `y` into zeros of the result's dims; the gradient of `Index`.
     /// If `dim` is split, rows that another rank has are left out.
     ScatterAdd { dim: DimId, dims: Vec<DimId> },
+    /// `(x)`: 1 at the `k` largest of `dim`, else 0; of equal ones the first counts.
+    TopK { dim: DimId, k: usize },
     // -- sequences ------------------------------------------------------------------------------
+    /// `(x[dim])`: the item after each in its segment, `fill` at the last.
+    Next { dim: DimId, fill: f64 },
+    /// `(u[dim], c[dim])`: `a = u + c * (the a before)` from the first item of each segment to its
+    /// last, or with `back` from the last to the first; the `a` before the start is 0.
+    Recur { dim: DimId, back: bool },
     /// `(x)`: rotary embedding over `hd` in the half-split form of GPT-NeoX and Hugging Face
     /// (`x1 = x[..hd/2]`, `x2 = x[hd/2..]`) at the position of each token in its sequence.
     /// `inverse` turns the other way: the gradient.
@@ -192,6 +199,9 @@ impl Op {
             Op::Contract { .. } => "contract",
             Op::Index { .. } => "index",
             Op::ScatterAdd { .. } => "scatter_add",
+            Op::TopK { .. } => "top_k",
+            Op::Next { .. } => "next",
+            Op::Recur { .. } => "recur",
             Op::Rope { .. } => "rope",
             Op::Attention { .. } => "attention",
             Op::AttentionGrad { .. } => "attention_grad",

@@ -261,6 +261,9 @@ impl Checker<'_> {
                 })
             }
             Op::Const { .. }
+            | Op::TopK { .. }
+            | Op::Next { .. }
+            | Op::Recur { .. }
             | Op::Unary { .. }
             | Op::Binary { .. }
             | Op::Select
@@ -372,12 +375,18 @@ fn arity(op: &Op) -> Option<usize> {
         | Op::Broadcast { .. }
         | Op::Reduce { .. }
         | Op::Rope { .. }
+        | Op::TopK { .. }
+        | Op::Next { .. }
         | Op::Accumulate { .. }
         | Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
         | Op::ScatterGrad { .. } => 1,
-        Op::Binary { .. } | Op::Contract { .. } | Op::Index { .. } | Op::ScatterAdd { .. } => 2,
+        Op::Binary { .. }
+        | Op::Contract { .. }
+        | Op::Index { .. }
+        | Op::ScatterAdd { .. }
+        | Op::Recur { .. } => 2,
         Op::Select | Op::Attention { .. } | Op::AttentionCached { .. } | Op::LogProb { .. } => 3,
         Op::LogProbHead { .. } => 4,
         Op::AttentionGrad { .. } => 6,

@@ -60,6 +60,7 @@ fn not_causal(g: &Graph, n: &Node, toks: &[DimId]) -> Option<Problem> {
             over_tok(g.dims_of(n.args[1]))
         }
         Op::AttentionGrad { attn } => Some(attn.tok),
+        Op::Next { dim, .. } | Op::Recur { dim, .. } => toks.contains(dim).then_some(*dim),
         Op::LogProbGrad { .. }
         | Op::LogProbHeadGrad { .. }
         | Op::Accumulate { .. }
@@ -76,6 +77,7 @@ fn not_causal(g: &Graph, n: &Node, toks: &[DimId]) -> Option<Problem> {
         | Op::Cast { .. }
         | Op::Broadcast { .. }
         | Op::Index { .. }
+        | Op::TopK { .. }
         | Op::Rope { .. }
         | Op::Attention { .. }
         | Op::AttentionCached { .. }

@@ -34,6 +34,13 @@ impl Interp<'_> {
             Op::ScatterAdd { dim, dims } => {
                 vec![self.scatter_add(r, *dim, dims, args[0], args[1])?]
             }
+            Op::TopK { dim, k } => vec![self.top_k(r, *dim, *k, args[0])?],
+            Op::Next { dim, fill } => {
+                let (x, ends) = (self.tensor(r, args[0])?, self.ends(r, *dim)?);
+                let next = |i: usize| if ends[i] { *fill } else { x.data[i + 1] };
+                vec![Tensor::new(x.shape.clone(), (0..ends.len()).map(next).collect())]
+            }
+            Op::Recur { dim, back } => vec![self.recur(r, *dim, *back, args)?],
             Op::Rope { tok, hd, inv_freq, scale, inverse } => {
                 let turn = crate::attention::Turn {
                     tok: *tok,
@@ -70,6 +77,43 @@ impl Interp<'_> {
                 return Err(Error(format!("`{}` runs on all ranks at once", node.op.name())));
             }
         })
+    }
+
+    /// Is each item of a ragged dim the last of its segment?
+    fn ends(&self, r: usize, dim: DimId) -> Result<Vec<bool>, Error> {
+        let owner = self.graph.dims.owner(dim).unwrap_or(dim);
+        let of = self.segments(r, dim, owner)?;
+        let last = |i: usize| owner != dim && of.get(i + 1) != of.get(i);
+        Ok((0..of.len()).map(|i| i + 1 == of.len() || last(i)).collect())
+    }
+
+    fn recur(&self, r: usize, dim: DimId, back: bool, args: &[ValueId]) -> Result<Tensor, Error> {
+        let (u, c) = (self.tensor(r, args[0])?, self.tensor(r, args[1])?);
+        let ends = self.ends(r, dim)?;
+        let mut out = Tensor::filled(u.shape.clone(), 0.0);
+        let mut before = 0.0;
+        for step in 0..ends.len() {
+            let i = if back { ends.len() - 1 - step } else { step };
+            let starts = if back { ends[i] } else { i == 0 || ends[i - 1] };
+            before = u.data[i] + if starts { 0.0 } else { c.data[i] * before };
+            out.data[i] = before;
+        }
+        Ok(out)
+    }
+
+    fn top_k(&self, r: usize, dim: DimId, k: usize, x: ValueId) -> Result<Tensor, Error> {
+        let dims = self.dims(x);
+        let x = self.tensor(r, x)?;
+        let at = dims.iter().position(|d| *d == dim).unwrap_or(0);
+        let (n, step) = (x.shape[at], x.strides()[at]);
+        let mut out = Tensor::filled(x.shape.clone(), 0.0);
+        for first in (0..x.data.len()).filter(|i| (i / step).is_multiple_of(n)) {
+            let row: Vec<f64> = (0..n).map(|i| x.data[first + i * step]).collect();
+            let mut order: Vec<usize> = (0..n).collect();
+            order.sort_by(|a, b| row[*b].total_cmp(&row[*a]).then(a.cmp(b)));
+            order.iter().take(k).for_each(|i| out.data[first + i * step] = 1.0);
+        }
+        Ok(out)
     }
 
     fn bound_input(&self, r: usize, index: usize) -> Result<Tensor, Error> {

@@ -101,6 +101,22 @@ impl Parser {
                     _ => Op::ScatterGrad { param, axes, reason },
                 }
             }
+            "top_k" => {
+                self.word("over")?;
+                let dim = self.dim()?;
+                self.word("keep")?;
+                Op::TopK { dim, k: self.size()? }
+            }
+            "next" => {
+                self.word("over")?;
+                let dim = self.dim()?;
+                self.word("fill")?;
+                Op::Next { dim, fill: self.float()? }
+            }
+            "recur" => {
+                self.word("over")?;
+                Op::Recur { dim: self.dim()?, back: self.take_word("back") }
+            }
             "fused" => Op::Fused { kernel: Box::new(self.kernel(args.len())?) },
             _ => return Err(self.fail(format!("no op `{name}`"))),
         })

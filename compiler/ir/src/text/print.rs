@@ -184,6 +184,11 @@ impl Printer<'_> {
             Op::ScatterAdd { dim, dims } => {
                 format!(" over {} into {}", self.dim(*dim), self.dim_list(dims))
             }
+            Op::TopK { dim, k } => format!(" over {} keep {k}", self.dim(*dim)),
+            Op::Next { dim, fill } => format!(" over {} fill {fill:?}", self.dim(*dim)),
+            Op::Recur { dim, back } => {
+                format!(" over {}{}", self.dim(*dim), if *back { " back" } else { "" })
+            }
             Op::Rope { tok, hd, inv_freq, scale, inverse } => format!(
                 " on {}, {} scale {scale:?} freqs {inv_freq:?}{}",
                 self.dim(*tok),

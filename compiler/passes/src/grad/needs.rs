@@ -57,7 +57,7 @@ fn passes(g: &Graph, node: &Node, set: &BTreeSet<ValueId>) -> bool {
     let any = |args: &[ValueId]| args.iter().any(|a| set.contains(a));
     match &node.op {
         Op::Use { param } | Op::GatherParam { param, .. } => g.param(*param).trained,
-        Op::Input { .. } | Op::Const { .. } | Op::StopGrad => false,
+        Op::Input { .. } | Op::Const { .. } | Op::StopGrad | Op::TopK { .. } => false,
         Op::Unary { op: UnaryOp::Sign | UnaryOp::Not | UnaryOp::IsFinite } => false,
         Op::Binary {
             op: BinaryOp::Lt | BinaryOp::Le | BinaryOp::Eq | BinaryOp::And | BinaryOp::Or,
@@ -71,6 +71,8 @@ fn passes(g: &Graph, node: &Node, set: &BTreeSet<ValueId>) -> bool {
         | Op::Broadcast { .. }
         | Op::Reduce { .. }
         | Op::Contract { .. }
+        | Op::Next { .. }
+        | Op::Recur { .. }
         | Op::Rope { .. }
         | Op::Attention { .. }
         | Op::AttentionGrad { .. }

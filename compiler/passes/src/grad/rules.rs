@@ -26,7 +26,13 @@ impl Ctx<'_> {
                 }
                 vec![]
             }
-            Op::Input { .. } | Op::Const { .. } | Op::StopGrad => vec![],
+            Op::Input { .. } | Op::Const { .. } | Op::StopGrad | Op::TopK { .. } => vec![],
+            Op::Next { .. } | Op::Recur { .. } => {
+                return Err(not_differentiable(
+                    &format!("`{}` along tokens has no gradient", node.op.name()),
+                    node,
+                ));
+            }
             Op::Unary { op } => self.unary(*op, node, given(first, node)?, e)?,
             Op::Binary { op } => self.binary(*op, node, given(first, node)?, e)?,
             Op::Select => {

@@ -137,6 +137,7 @@ impl Layout {
                 Op::Attention { attn }
                 | Op::AttentionGrad { attn }
                 | Op::AttentionCached { attn } => &[attn.hd],
+                Op::TopK { dim, .. } => &[*dim],
                 Op::LogProbHead { d, .. } | Op::LogProbHeadGrad { d, .. } => &[*d],
                 _ => &[],
             };

@@ -63,6 +63,9 @@ fn rows(i: &Ids) -> Vec<Op> {
         Op::Contract { over: vec![d] },
         Op::Index { dim: vocab },
         Op::ScatterAdd { dim: vocab, dims: vec![vocab, d] },
+        Op::TopK { dim: d, k: 2 },
+        Op::Next { dim: i.tok, fill: 0.5 },
+        Op::Recur { dim: i.tok, back: true },
         Op::Rope { tok: i.tok, hd: i.hd, inv_freq: vec![0.3, 0.1], scale: 1.5, inverse: false },
         Op::Attention { attn: attn.clone() },
         Op::AttentionGrad { attn: attn.clone() },
@@ -220,6 +223,20 @@ impl Case {
                 let (p, ids) = (self.p(), self.labels()[0]);
                 let x = self.x("x", &[i.tok, i.d], p);
                 Want::Slope(self.b.op(one, &[ids, x]))
+            }
+            Op::TopK { .. } => {
+                let (p, r) = (self.p(), self.r());
+                let y = self.b.op(one, &[r]);
+                // A mask is a step: its product has the slope of the other factor.
+                Want::Slope(self.b.mul(y, p))
+            }
+            Op::Next { .. } | Op::Recur { .. } => {
+                let p = self.p();
+                let x = self.x("x", &[i.tok, i.d], p);
+                let x = self.b.sum(x, &[i.d]);
+                let args = [x, x];
+                let n = if matches!(op, Op::Next { .. }) { 1 } else { 2 };
+                Want::Refusal("not-differentiable", self.b.op(one, &args[..n]))
             }
             Op::Rope { .. } => {
                 let [_, k, _] = self.heads();

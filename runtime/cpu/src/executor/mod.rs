@@ -5,6 +5,7 @@
 //! read where they are.
 
 mod code;
+mod along;
 mod index;
 mod pool;
 mod product;

@@ -233,6 +233,9 @@ impl<'a> Run<'a> {
             Op::Contract { over } => self.contract(node, over, step)?,
             Op::Index { dim } => self.index(node, *dim)?,
             Op::ScatterAdd { dim, dims } => self.scatter_add(node, *dim, dims, step)?,
+            Op::TopK { dim, k } => self.top_k(node, *dim, *k)?,
+            Op::Next { dim, fill } => self.next(node, *dim, *fill as f32)?,
+            Op::Recur { dim, back } => self.recur(node, *dim, *back)?,
             Op::Rope { tok, hd, inv_freq, scale, inverse } => {
                 self.rope(node, (*tok, *hd), inv_freq, (*scale as f32, *inverse))?
             }

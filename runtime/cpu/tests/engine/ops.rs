@@ -262,3 +262,44 @@ fn an_optimizer_runs_flat_and_in_place() {
         );
     }
 }
+
+#[test]
+fn the_next_item_recurrences_and_the_largest_few() {
+    let (mut m, d) = start();
+    let u = m.input("u", Type::f32([d.tok]));
+    let c = m.input("c", Type::f32([d.tok]));
+    let x = m.input("x", Type::f32([d.tok, d.b, d.a]));
+    let outs = [
+        m.op(Op::Next { dim: d.tok, fill: 0.25 }, &[u]),
+        m.op(Op::Recur { dim: d.tok, back: true }, &[u, c]),
+        m.op(Op::Recur { dim: d.tok, back: false }, &[u, c]),
+        m.op(Op::TopK { dim: d.b, k: 2 }, &[x]),
+        m.op(Op::TopK { dim: d.a, k: 1 }, &[x]),
+    ];
+    let g = m.finish(&[("n", outs[0]), ("b", outs[1]), ("f", outs[2]), ("k", outs[3]), ("l", outs[4])]);
+    same("along", &g, &d);
+}
+
+/// Two sequences of 2 and 1 tokens, by hand.
+#[test]
+fn a_recurrence_restarts_in_each_sequence() {
+    let (mut m, d) = start();
+    let u = m.input("u", Type::f32([d.tok]));
+    let c = m.input("c", Type::f32([d.tok]));
+    let next = m.op(Op::Next { dim: d.tok, fill: -1.0 }, &[u]);
+    let back = m.op(Op::Recur { dim: d.tok, back: true }, &[u, c]);
+    let g = m.finish(&[("next", next), ("back", back)]);
+    let t = |x: &[f64]| Tensor::new([x.len()], x.to_vec());
+    let bind = Bindings {
+        inputs: vec![t(&[1.0, 2.0, 4.0]), t(&[0.5, 9.0, 9.0])],
+        offsets: BTreeMap::from([
+            (d.group, vec![0, 2]),
+            (d.seq, vec![0, 1, 2]),
+            (d.tok, vec![0, 2, 3]),
+        ]),
+        ..Bindings::default()
+    };
+    let (outs, _) = run_one(&g, 1, &bind, &Params::new());
+    assert_eq!(outs[0], [2.0, -1.0, -1.0]);
+    assert_eq!(outs[1], [2.0, 2.0, 4.0]);
+}
