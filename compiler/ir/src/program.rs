@@ -100,6 +100,8 @@ pub struct Data {
     pub prompt: String,
     /// Column with the reference answer, if the recipe names one; `s.answer` in rewards.
     pub answer: Option<String>,
+    /// Column with a worse answer: rows are pairs, and `answer` is the one that was chosen.
+    pub rejected: Option<String>,
     /// Index of the model whose tokenizer and template render the prompts.
     pub model: usize,
     /// Render with the chat template, with this system message if any.
@@ -242,6 +244,8 @@ pub struct Binding {
     pub stage: Stage,
     /// Earlier bindings of the same list that the stage reads.
     pub args: Vec<BindingId>,
+    /// First step of the phase that runs it, counted from 1; 0 for all.
+    pub from: usize,
     /// Line in the recipe, for messages.
     pub line: u32,
 }

@@ -7,7 +7,9 @@ use nrl_ir::host;
 use nrl_ir::infer::ShapeError;
 use nrl_ir::op::{BinaryOp, Op, ReduceOp};
 use nrl_ir::program::{BindingId, GraphInput};
-use nrl_ir::{DimId, Type};
+use nrl_ir::{DimId, ParamId, Type};
+
+use crate::value::Side;
 
 /// Largest numbers of items of ragged dims when nothing better is known.
 pub const GROUP_BOUND: usize = 4096;
@@ -26,6 +28,14 @@ pub struct Builder {
     pub scalars: Vec<host::Func>,
     /// Log-probability nodes by samples binding: `(lp, entropy)`.
     pub logprobs: BTreeMap<BindingId, (ValueId, ValueId)>,
+    /// Value nodes by samples binding.
+    pub values: BTreeMap<BindingId, ValueId>,
+    /// Low-rank factors of parameters: `A`, `B`, their shared dim and what scales the product.
+    pub factors: BTreeMap<ParamId, (ParamId, ParamId, DimId, f64)>,
+    /// Values of which only one side of pairs counts.
+    pub sides: BTreeMap<ValueId, Side>,
+    /// Temperature of the log-probabilities, if they say one.
+    pub temperature: Option<f64>,
     /// Bounds by dim name.
     pub bounds: BTreeMap<&'static str, usize>,
     /// The samples that the graph's `seq` counts.
@@ -43,6 +53,10 @@ impl Builder {
             inputs: vec![],
             scalars: vec![],
             logprobs: BTreeMap::new(),
+            values: BTreeMap::new(),
+            factors: BTreeMap::new(),
+            sides: BTreeMap::new(),
+            temperature: None,
             bounds: BTreeMap::new(),
             samples: None,
             origin: None,

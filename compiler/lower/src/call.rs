@@ -119,6 +119,14 @@ impl<'a> Elab<'a, '_> {
                 let key = (env.module, String::new());
                 self.expand(key, span, |me| me.expr(&env, c.body))
             }
+            Val::Member(m) => {
+                let (f, mut env) = (m.function, m.env.clone());
+                let name = f.name.text.clone();
+                self.expand((m.module, format!("{name} of the model")), span, |me| {
+                    me.bind_params(&mut env, m.module, &name, &f.params, args, fs, span)?;
+                    me.block(&env, &f.body)
+                })
+            }
             Val::Intrinsic(i) => {
                 let named: Vec<_> =
                     args.iter().filter_map(|(n, _, s)| n.map(|n| (n.text.clone(), *s))).collect();
@@ -151,6 +159,7 @@ impl<'a> Elab<'a, '_> {
                     self.make_record(m, item, fields.clone(), *s)
                 }
                 ItemKind::Model(_) => self.fresh_model(m, item, args, span),
+                ItemKind::Rollout(d) => self.rollout(m, d, args, span),
                 ItemKind::Plan(p) => {
                     let key = (m, p.name.text.clone());
                     self.expand(key, span, |me| me.plan_call(m, p, args, span))
@@ -328,6 +337,8 @@ impl<'a> Elab<'a, '_> {
             shape: StepShape::Seq,
             valid: Validity::Field,
             samples: Some(samples.binding),
+            side: None,
+            origin: None,
         }))
     }
 

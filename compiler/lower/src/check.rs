@@ -15,8 +15,29 @@ use crate::value::{Env, Val};
 
 /// Words that arguments such as `over:` and `else:` read as written.
 const WORDS: &[&str] = &[
-    "tokens", "samples", "groups", "pairs", "tok", "act", "seq", "group", "all", "error", "drop",
-    "truncate", "device", "context", "prelude",
+    "tokens",
+    "samples",
+    "groups",
+    "pairs",
+    "tok",
+    "act",
+    "seq",
+    "group",
+    "all",
+    "error",
+    "drop",
+    "truncate",
+    "device",
+    "context",
+    "prelude",
+    "pair",
+    "microbatch",
+    "step",
+    "staleness",
+    "routes",
+    "support",
+    "in_flight",
+    "between_samples",
 ];
 
 /// Types that the language itself has, besides units.
@@ -35,6 +56,7 @@ const TYPES: &[&str] = &[
     "Model",
     "Data",
     "Samples",
+    "Pairs",
     "Sample",
     "Schedule",
     "Optimizer",

@@ -49,7 +49,7 @@ impl<'a> Elab<'a, '_> {
             format!("this version runs on CPU ranks, and this recipe is for {what}"),
         );
         let d = d.label(span, what).help(
-            "try it here with a small model: `--set gpus='clusters.cpu(ranks: 2)'` in place of this cluster",
+            "to try it here, put `clusters.cpu(ranks: 2)` in place of this cluster, and take a small model",
         );
         self.out.not_yet.push(d);
         Ok(self.push_cluster(device, self.ranks.unwrap_or(count), per_node, span))

@@ -37,6 +37,11 @@ pub fn normalize(config: &Value) -> Result<Map<String, Value>, String> {
     if o.get("mlp_bias").and_then(Value::as_bool) == Some(true) {
         return Err("mlp_bias is true; a bias in the feed-forward block is not supported".into());
     }
+    let step = o.get("decoder_sparse_step").and_then(Value::as_u64).unwrap_or(1);
+    let dense = o.get("mlp_only_layers").and_then(Value::as_array).is_some_and(|l| !l.is_empty());
+    if step != 1 || dense {
+        return Err("only some layers have experts; a mixture in every layer is supported".into());
+    }
     let context = o.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(u64::MAX);
     let window = o.get("sliding_window").and_then(Value::as_u64);
     let used = o.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(true);

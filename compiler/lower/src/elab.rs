@@ -15,7 +15,7 @@ use crate::extend::Edited;
 use crate::facts::Facts;
 use crate::model::ModelInfo;
 use crate::modules::{Global, ModuleId, Modules};
-use crate::value::{Env, PlanRules, Val};
+use crate::value::{Drawing, Env, PlanRules, Val};
 use nrl_base::Files;
 
 /// An error that has been reported.
@@ -123,6 +123,21 @@ pub struct Elab<'a, 's> {
     pub current: Option<&'a Edited>,
     /// Where the fields of a written record stand, by the place of the record.
     pub field_spans: BTreeMap<Span, Vec<(String, Span)>>,
+    /// How the samples of the step being elaborated were drawn.
+    pub drawn: BTreeMap<BindingId, Drawing>,
+    /// Models that the lines so far of the step have updated.
+    pub updated: BTreeSet<usize>,
+    /// Reports whose numbers are not those of `evaluate`.
+    pub metrics: BTreeMap<String, Vec<&'static str>>,
+    /// Forward passes of this step that are there already: model, samples, temperature, after its
+    /// update.
+    pub forwards: BTreeMap<(usize, BindingId, u64, bool), BindingId>,
+    /// `run 1 epoch`.
+    pub epochs: Option<(usize, Span)>,
+    /// Groups that a `collect` gives, by phase and samples.
+    pub collected: BTreeMap<(usize, BindingId), usize>,
+    /// Step from which the lines being elaborated run.
+    pub from_step: usize,
 }
 
 impl<'a, 's> Elab<'a, 's> {
@@ -157,6 +172,13 @@ impl<'a, 's> Elab<'a, 's> {
             body: None,
             current: None,
             field_spans: BTreeMap::new(),
+            drawn: BTreeMap::new(),
+            updated: BTreeSet::new(),
+            metrics: BTreeMap::new(),
+            forwards: BTreeMap::new(),
+            epochs: None,
+            collected: BTreeMap::new(),
+            from_step: 0,
         }
     }
 
@@ -281,7 +303,8 @@ impl<'a, 's> Elab<'a, 's> {
     ) -> BindingId {
         let name =
             if name.is_empty() { format!("%{}", self.stages.len()) } else { name.to_string() };
-        self.stages.push(Binding { name, stage, args, line: self.line(span) });
+        let from = self.from_step;
+        self.stages.push(Binding { name, stage, args, from, line: self.line(span) });
         self.stages.len() - 1
     }
 

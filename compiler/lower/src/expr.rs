@@ -8,7 +8,7 @@ use nrl_syntax::ast::{self, Expr, ExprKind, ItemKind};
 
 use crate::elab::{El, Elab, Stop};
 use crate::units::Unit;
-use crate::value::{Closure, Env, Val};
+use crate::value::{Closure, Env, Samples, Side, Val};
 
 impl<'a> Elab<'a, '_> {
     /// The value of an expression.
@@ -82,15 +82,8 @@ impl<'a> Elab<'a, '_> {
                     "this part",
                 ),
             },
-            ExprKind::Scan(_) => self.error(
-                "not-supported",
-                e.span,
-                "`scan` over tokens does not run yet",
-                "this scan",
-            ),
-            ExprKind::Collect(_) => {
-                self.error("not-supported", e.span, "`collect` does not run yet", "this loop")
-            }
+            ExprKind::Scan(s) => self.scan_tokens(env, s, e.span),
+            ExprKind::Collect(c) => self.collect(env, c, e.span),
         }
     }
 
@@ -301,6 +294,23 @@ impl<'a> Elab<'a, '_> {
             Val::Host(e, t) => self.host_field(e.clone(), t, name),
             Val::Report(binding) => Ok(Val::Metric(format!("{binding}.{key}"))),
             Val::Samples(s) => self.samples_field(&s.clone(), name),
+            Val::Pairs { binding } => {
+                let side = match key {
+                    "chosen" => Side::Chosen,
+                    "rejected" => Side::Rejected,
+                    _ => {
+                        let d = Diagnostic::error("unknown-name", format!("pairs have no `{key}`"));
+                        let known = ["chosen", "rejected"];
+                        let help = nearest(key, known)
+                            .map_or("they have chosen, rejected".into(), |n| {
+                                format!("did you mean `{n}`?")
+                            });
+                        return self.fail(d.label(name.span, "not found").help(help));
+                    }
+                };
+                let (binding, side) = (*binding, Some(side));
+                Ok(Val::Samples(Samples { binding, drawing: None, side, reward: None }))
+            }
             Val::Item(_, item) if matches!(item.kind, ItemKind::Enum(_)) => {
                 self.variant(item, key, name.span)
             }
@@ -483,6 +493,9 @@ impl<'a> Elab<'a, '_> {
         }
         if let (Val::Plan(x), Val::Plan(y), B::Mul) = (&a, &b, op) {
             return Ok(Val::Plan(x.clone().times(y.clone())));
+        }
+        if op == B::On {
+            return self.dist_on(&a, &b, (sa, sb));
         }
         if self.is_tensor(&a) || self.is_tensor(&b) {
             return self.tensor_binary(op, &a, &b, spans);

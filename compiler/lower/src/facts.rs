@@ -15,6 +15,8 @@ pub struct Facts {
     pub views: Vec<ViewFacts>,
     /// One per model of the program.
     pub models: Vec<ModelFacts>,
+    /// Does each optimizer of the program add to weights in bf16?
+    pub bf16_masters: Vec<bool>,
     pub assumptions: Vec<Assumption>,
 }
 

@@ -5,6 +5,7 @@
 //! evaluation: what a recipe says before the run is computed here, what only the run knows becomes
 //! a node. It is total: functions cannot recurse, loops run over lists or layers.
 
+mod adapt;
 mod builder;
 mod call;
 mod check;
@@ -18,13 +19,18 @@ mod extend;
 pub mod facts;
 mod host;
 mod intrinsic;
+mod lengths;
+mod load;
 mod model;
 mod modules;
+mod origin;
 mod overrides;
 mod paths;
 mod plan;
 mod probe;
 mod recipe;
+mod rollout;
+mod scan;
 pub mod seen;
 mod settings;
 mod step;

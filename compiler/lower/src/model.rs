@@ -1,9 +1,10 @@
 //! Models: parameters, dims, and the one forward pass that every use compiles from.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use indexmap::IndexMap;
-use nrl_base::{Diagnostic, Span, nearest};
+use nrl_base::Span;
 use nrl_ir::graph::ParamDecl;
 use nrl_ir::host::Value;
 use nrl_ir::program::{Model, Tokens, Weights};
@@ -12,11 +13,10 @@ use nrl_syntax::ast::{self, ExprKind, ItemKind, MemberKind, TypeKind};
 
 use crate::builder::Builder;
 use crate::call::ArgVal;
-use crate::config;
 use crate::elab::{El, Elab, GraphKind, Mode, Stop};
-use crate::intrinsic;
+use crate::facts::ModelFacts;
 use crate::modules::ModuleId;
-use crate::value::{Env, Layers, PlanRules, Val};
+use crate::value::{Env, Layers, Member, PlanRules, Val};
 
 /// What elaboration needs of a model to build it again in another graph.
 #[derive(Clone, Debug)]
@@ -28,151 +28,39 @@ pub struct ModelInfo<'a> {
     pub storage: Vec<Vec<usize>>,
     /// Ids with a meaning: those of the tokenizer.
     pub valid: usize,
+    /// One number per token in place of logits.
+    pub scalar: bool,
+    /// Parameters that no update changes.
+    pub frozen: BTreeSet<String>,
+    pub lora: Option<Lora>,
+}
+
+/// Low-rank additions to some weights, which are then all that is trained.
+#[derive(Clone, Debug)]
+pub struct Lora {
+    pub rank: usize,
+    /// What the product of the two factors is multiplied by.
+    pub scale: f64,
+    pub on: Vec<String>,
+}
+
+impl<'a> ModelInfo<'a> {
+    pub fn new(module: ModuleId, item: &'a ast::Item, cfg: Val<'a>, valid: usize) -> ModelInfo<'a> {
+        ModelInfo {
+            module,
+            item,
+            cfg,
+            storage: vec![],
+            valid,
+            scalar: false,
+            frozen: BTreeSet::new(),
+            lora: None,
+        }
+    }
 }
 
 impl<'a> Elab<'a, '_> {
-    /// A path of the recipe: beside it, else from the working directory.
-    pub fn locate(&self, path: &str, probe: &str) -> String {
-        let beside = if self.folder.is_empty() || path.starts_with('/') {
-            path.to_string()
-        } else {
-            format!("{}/{path}", self.folder)
-        };
-        let full = |p: &str| if probe.is_empty() { p.to_string() } else { format!("{p}/{probe}") };
-        if beside != path
-            && self.files.read(&full(&beside)).is_err()
-            && self.files.read(&full(path)).is_ok()
-        {
-            return path.to_string();
-        }
-        beside
-    }
-
-    /// `models.load(path)`: a Hugging Face directory.
-    pub fn load_model(&mut self, mut a: intrinsic::Args<'a>) -> El<Val<'a>> {
-        let (p, sp) = a.need("path");
-        let path = self.text_of(&p, sp, "`path`")?;
-        let path = self.locate(&path, "config.json");
-        let (dtype, sd) = a.need("dtype");
-        if matches!(&dtype, Val::Variant { name, .. } if name == "bf16") {
-            return self.fail(
-                Diagnostic::error(
-                    "not-supported",
-                    "weights in bf16 do not run on the cpu engine yet",
-                )
-                .label(sd, "asked for here")
-                .help("write `dtype: f32`; a bf16 checkpoint loads into it"),
-            );
-        }
-        let (ctx, sc) = a.need("context");
-        let (archs, _) = a.need("architectures");
-        let file = format!("{path}/config.json");
-        let bytes = match self.files.read(&file) {
-            Ok(b) => b,
-            Err(why) => {
-                return self.fail(
-                    Diagnostic::error("model-not-found", format!("cannot read {file}: {why}"))
-                        .label(sp, "a Hugging Face directory is expected here")
-                        .help("nothing is downloaded: give the directory that holds config.json, such as `--set policy.path=DIR`"),
-                );
-            }
-        };
-        let json: serde_json::Value = match serde_json::from_slice(&bytes) {
-            Ok(j) => j,
-            Err(e) => {
-                return self.error(
-                    "bad-model-config",
-                    sp,
-                    format!("{file} is not JSON: {e}"),
-                    "this model",
-                );
-            }
-        };
-        let object = match config::normalize(&json) {
-            Ok(o) => o,
-            Err(why) => {
-                return self.error("bad-model-config", sp, format!("{file}: {why}"), "this model");
-            }
-        };
-        let name = object
-            .get("architectures")
-            .and_then(|a| a.get(0))
-            .and_then(|a| a.as_str())
-            .unwrap_or("(none)")
-            .to_string();
-        let Val::Record(archs) = archs else { return Err(Stop) };
-        let Some(Val::Item(module, item)) = archs.get(&name).cloned() else {
-            let known: Vec<&str> = archs.keys().map(String::as_str).collect();
-            let help = nearest(&name, known.iter().copied()).map_or_else(
-                || format!("supported: {}", known.join(", ")),
-                |n| format!("did you mean `{n}`? supported: {}", known.join(", ")),
-            );
-            return self.fail(
-                Diagnostic::error(
-                    "unsupported-architecture",
-                    format!(
-                        "{file} asks for the architecture `{name}`, which std.models does not have"
-                    ),
-                )
-                .label(sp, "this model")
-                .help(help),
-            );
-        };
-        let cfg = self.config_record(module, item, &object, sp)?;
-        let limit = self.cfg_int(&cfg, "max_position_embeddings").unwrap_or(usize::MAX);
-        let context = if ctx.is_none() { limit } else { self.whole(&ctx, sc, "`context`")? };
-        if context > limit {
-            return self.error(
-                "out-of-range",
-                sc,
-                format!("a context of {context} tokens, the model has positions for {limit}"),
-                format!("at most {limit} tokens"),
-            );
-        }
-        let vocab = self.cfg_int(&cfg, "vocab_size").unwrap_or(0);
-        let valid = self.tokenizer_size(&path, vocab, sp)?;
-        let model = Model {
-            name: String::new(),
-            family: item.name().map_or(String::new(), |n| n.text.clone()),
-            weights: Weights::Directory { path: path.clone() },
-            tokens: Tokens::Directory { path },
-            config: json,
-            context,
-            dims: Default::default(),
-            params: vec![],
-            mesh: 0,
-            layouts: vec![],
-        };
-        let info = ModelInfo { module, item, cfg, storage: vec![], valid };
-        self.push_model(model, info, sp)
-    }
-
-    fn tokenizer_size(&mut self, path: &str, vocab: usize, span: Span) -> El<usize> {
-        let file = format!("{path}/tokenizer.json");
-        let Ok(bytes) = self.files.read(&file) else { return Ok(vocab) };
-        let json = match serde_json::from_slice(&bytes) {
-            Ok(j) => j,
-            Err(e) => {
-                return self.error(
-                    "bad-model-config",
-                    span,
-                    format!("{file} is not JSON: {e}"),
-                    "this model",
-                );
-            }
-        };
-        let size = config::tokenizer_size(&json).unwrap_or(vocab);
-        if size > vocab {
-            return self.fail(
-                Diagnostic::error("vocabulary-mismatch", format!("the tokenizer has {size} ids, the model {vocab} rows"))
-                    .label(span, "this model")
-                    .help("the tokenizer belongs to another checkpoint, or tokens were added without resizing the model"),
-            );
-        }
-        Ok(size)
-    }
-
-    fn cfg_int(&self, cfg: &Val<'a>, key: &str) -> Option<usize> {
+    pub fn cfg_int(&self, cfg: &Val<'a>, key: &str) -> Option<usize> {
         match cfg {
             Val::Record(r) => match r.get(key) {
                 Some(Val::Const(Value::Num(x), _)) => Some(*x as usize),
@@ -180,52 +68,6 @@ impl<'a> Elab<'a, '_> {
             },
             _ => None,
         }
-    }
-
-    /// The record type of a model's first parameter.
-    fn config_type(
-        &mut self,
-        module: ModuleId,
-        item: &'a ast::Item,
-        span: Span,
-    ) -> El<(ModuleId, &'a ast::Item)> {
-        let ItemKind::Model(m) = &item.kind else { return Err(Stop) };
-        let ty = m.params.first().and_then(|p| p.ty.as_ref());
-        if let Some(ast::Type { kind: TypeKind::Name(path), .. }) = ty
-            && let Some(crate::modules::Global::Item(m, i)) =
-                self.modules.find(module, &path.text())
-            && matches!(self.modules.item(m, i).kind, ItemKind::Record(_))
-        {
-            return Ok((m, self.modules.item(m, i)));
-        }
-        self.error(
-            "wrong-type",
-            span,
-            "a model takes one configuration record",
-            "its first parameter must have a record type",
-        )
-    }
-
-    /// The keys of `config.json` that the model's record names.
-    fn config_record(
-        &mut self,
-        module: ModuleId,
-        item: &'a ast::Item,
-        object: &serde_json::Map<String, serde_json::Value>,
-        span: Span,
-    ) -> El<Val<'a>> {
-        let (m, record) = self.config_type(module, item, span)?;
-        let ItemKind::Record(r) = &record.kind else { return Err(Stop) };
-        let mut given = IndexMap::new();
-        for f in &r.fields {
-            match object.get(&f.name.text) {
-                Some(serde_json::Value::Null) | None => {}
-                Some(v) => {
-                    given.insert(f.name.text.clone(), Val::constant(Value::from_json(v)));
-                }
-            }
-        }
-        self.make_record(m, record, given, span)
     }
 
     /// `models.llama({..}, tokens: characters(..), context: 32 tokens)`: random weights.
@@ -237,6 +79,7 @@ impl<'a> Elab<'a, '_> {
         span: Span,
     ) -> El<Val<'a>> {
         let (mut cfg, mut tokens, mut context, mut std) = (None, None, None, 0.02);
+        let mut scalar = false;
         for (n, v, s) in args {
             match n.map(|n| n.text.as_str()) {
                 None if cfg.is_none() => cfg = Some((v, s)),
@@ -246,13 +89,14 @@ impl<'a> Elab<'a, '_> {
                         Some(self.counted(&v, s, "`context`", crate::units::Unit::of("token"))?)
                 }
                 Some("init") => std = self.number(&v, s, "`init`")?,
+                Some("head") => scalar = self.scalar_head(&v, s)?,
                 other => {
                     let shown = other.unwrap_or("a second configuration");
                     return self.error(
                         "unknown-name",
                         s,
                         format!("a new model has no parameter `{shown}`"),
-                        "it takes a configuration, tokens, context and init",
+                        "it takes a configuration, tokens, context, head and init",
                     );
                 }
             }
@@ -312,8 +156,13 @@ impl<'a> Elab<'a, '_> {
         }
         let context = context.or(self.cfg_int(&cfg, "max_position_embeddings")).unwrap_or(2048);
         let family = item.name().map_or(String::new(), |n| n.text.clone());
-        let config =
+        let mut config =
             self.written_config(&cfg, &family, alphabet.chars().position(|c| c == eos), span)?;
+        if scalar && let Some(name) = config["architectures"][0].as_str() {
+            let name = name.replace("ForCausalLM", "ForSequenceClassification");
+            config["architectures"] = serde_json::json!([name]);
+            config["id2label"] = serde_json::json!({"0": "value"});
+        }
         let model = Model {
             name: String::new(),
             family,
@@ -326,7 +175,7 @@ impl<'a> Elab<'a, '_> {
             mesh: 0,
             layouts: vec![],
         };
-        let info = ModelInfo { module, item, cfg, storage: vec![], valid: size };
+        let info = ModelInfo { scalar, ..ModelInfo::new(module, item, cfg, size) };
         self.push_model(model, info, span)
     }
 
@@ -365,8 +214,7 @@ impl<'a> Elab<'a, '_> {
         if info.storage.is_empty() {
             self.models.push(info.clone());
             let built = self.isolated("storage", |me| {
-                let (logits, _) = me.forward(id, span)?;
-                Ok(logits)
+                if me.models[id].scalar { me.values(id, span) } else { Ok(me.forward(id, span)?.0) }
             });
             self.models.pop();
             let (builder, _) = built?;
@@ -386,6 +234,12 @@ impl<'a> Elab<'a, '_> {
         };
         model.dims = builder.graph.dims;
         model.params = builder.graph.params;
+        if model.params.iter().any(|p| p.checkpoint.contains("{e}")) {
+            let what = "a mixture of experts does not run yet";
+            self.later(span, what, "this model");
+        }
+        let facts = ModelFacts { scalar_head: self.models[id].scalar, span, bf16: false };
+        self.out.facts.models.push(facts);
         self.out.program.models.push(model);
         self.out.rules.push(PlanRules::default());
         self.out.places.push(span);
@@ -393,7 +247,11 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// Runs `f` with a graph of its own in model mode.
-    fn isolated<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> El<T>) -> El<(Builder, T)> {
+    pub fn isolated<T>(
+        &mut self,
+        name: &str,
+        f: impl FnOnce(&mut Self) -> El<T>,
+    ) -> El<(Builder, T)> {
         let outer = std::mem::take(&mut self.builders);
         self.builders.push(Builder::new(name));
         self.modes.push(Mode::Forward);
@@ -408,7 +266,7 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// Declares a model's dims and parameters in the current graph; the names its functions see.
-    fn instantiate(&mut self, id: usize) -> El<Env<'a>> {
+    pub fn instantiate(&mut self, id: usize) -> El<Env<'a>> {
         let info = self.models[id].clone();
         let ItemKind::Model(m) = &info.item.kind else { return Err(Stop) };
         let mut env = Env::new(info.module);
@@ -417,6 +275,9 @@ impl<'a> Elab<'a, '_> {
         }
         for member in &m.members {
             self.member(&mut env, member, None, &info)?;
+        }
+        if info.scalar {
+            self.declare_value_head(&mut env, m, &info)?;
         }
         Ok(env)
     }
@@ -448,7 +309,11 @@ impl<'a> Elab<'a, '_> {
                 let v = self.expr(env, &bind.value)?;
                 self.bind_names(env, bind, v)?;
             }
-            MemberKind::Fn(_) => {}
+            MemberKind::Fn(f) => {
+                let module = info.module;
+                let member = Val::Member(Rc::new(Member { module, function: f, env: env.clone() }));
+                env.bind(&f.name.text, member);
+            }
         }
         Ok(())
     }
@@ -547,6 +412,10 @@ impl<'a> Elab<'a, '_> {
                     "this name",
                 );
             };
+            if info.scalar && layers.is_none() && !self.hidden_uses(info, &n.text) {
+                // Only logits read it, and there are none.
+                continue;
+            }
             let repeat = layers.as_ref().map(|l| (l.name.clone(), l.count));
             let name = repeat.as_ref().map_or(n.text.clone(), |(g, _)| format!("{g}.{}", n.text));
             let b = self.builder(span)?;
@@ -556,15 +425,11 @@ impl<'a> Elab<'a, '_> {
                 None => declared.clone(),
             };
             let checkpoint_dims = merged(&declared, |d| b.graph.dims.name(d) == "hd");
-            b.graph.params.push(ParamDecl {
-                name,
-                dims,
-                repeat,
-                checkpoint,
-                checkpoint_dims,
-                trained: true,
-            });
+            let trained = info.lora.is_none() && !info.frozen.contains(&name);
+            let decl = ParamDecl { name, dims, repeat, checkpoint, checkpoint_dims, trained };
+            b.graph.params.push(decl.clone());
             let id = ParamId(index as u32);
+            self.declare_factors(info, id, &decl, &n.text, span)?;
             match layers.as_deref_mut() {
                 Some(l) => {
                     l.params.insert(n.text.clone(), Some(id));
@@ -592,21 +457,48 @@ impl<'a> Elab<'a, '_> {
 
     /// Builds the forward pass in the current graph: logits over `tok`, and the vocabulary dim.
     pub fn forward(&mut self, id: usize, span: Span) -> El<(ValueId, DimId)> {
+        if self.models[id].scalar {
+            let what = "a model with a scalar head has no logits; write `value(model, samples)`";
+            return self.error("wrong-type", span, what, "logits are needed here");
+        }
         let env = self.instantiate(id)?;
+        let f = self.member_fn(id, "forward")?;
+        let (t, tok, vocab) = self.over_tokens(env, f, span)?;
+        let at = f.body.value.as_ref().map_or(f.body.span, |v| v.span);
+        let b = self.builder(span)?;
+        let dims = b.graph.dims_of(t).to_vec();
+        if dims.len() != 2 || !dims.contains(&tok) || !dims.contains(&vocab) {
+            let shown = nrl_ir::infer::show_dims(&b.graph, &dims);
+            let what = format!("`forward` must give [tok, vocab], this has dims {shown}");
+            return self.error("dim-mismatch", at, what, "the result");
+        }
+        Ok((t, vocab))
+    }
+
+    /// The function of a model with this name.
+    pub fn member_fn(&mut self, id: usize, name: &str) -> El<&'a ast::Fn> {
         let item = self.models[id].item;
         let ItemKind::Model(m) = &item.kind else { return Err(Stop) };
-        let forward = m.members.iter().find_map(|x| match &x.kind {
-            MemberKind::Fn(f) if f.name.text == "forward" => Some(f),
+        let found = m.members.iter().find_map(|x| match &x.kind {
+            MemberKind::Fn(f) if f.name.text == name => Some(f),
             _ => None,
         });
-        let Some(f) = forward else {
-            return self.error(
-                "missing-field",
-                m.name.span,
-                format!("model `{}` has no `fn forward`", m.name.text),
-                "this model",
-            );
-        };
+        match found {
+            Some(f) => Ok(f),
+            None => {
+                let what = format!("model `{}` has no `fn {name}`", m.name.text);
+                self.error("missing-field", m.name.span, what, "this model")
+            }
+        }
+    }
+
+    /// Runs a function of `ids: id(vocab)[tok]` in the current graph: its result, `tok`, `vocab`.
+    pub fn over_tokens(
+        &mut self,
+        env: Env<'a>,
+        f: &'a ast::Fn,
+        span: Span,
+    ) -> El<(ValueId, DimId, DimId)> {
         let param = f.params.first();
         let of = param.and_then(|p| match &p.ty.as_ref()?.kind {
             TypeKind::Tensor { element, .. } => match &element.kind {
@@ -620,7 +512,7 @@ impl<'a> Elab<'a, '_> {
             return self.error(
                 "wrong-type",
                 f.name.span,
-                "`forward` takes `ids: id(vocab)[tok]`",
+                format!("`{}` takes `ids: id(vocab)[tok]`", f.name.text),
                 "this function",
             );
         };
@@ -633,18 +525,7 @@ impl<'a> Elab<'a, '_> {
         let v = self.block(&inner, &f.body)?;
         let at = f.body.value.as_ref().map_or(f.body.span, |v| v.span);
         let t = self.tensor(&v, at)?;
-        let b = self.builder(span)?;
-        let dims = b.graph.dims_of(t.id).to_vec();
-        if dims.len() != 2 || !dims.contains(&tok) || !dims.contains(&vocab) {
-            let shown = nrl_ir::infer::show_dims(&b.graph, &dims);
-            return self.error(
-                "dim-mismatch",
-                at,
-                format!("`forward` must give [tok, vocab], this has dims {shown}"),
-                "the result",
-            );
-        }
-        Ok((t.id, vocab))
+        Ok((t.id, tok, vocab))
     }
 
     /// Log-probabilities and entropies of the trained tokens, in the current graph.

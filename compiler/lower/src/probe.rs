@@ -144,7 +144,7 @@ impl<'a> Elab<'a, '_> {
             let dim = match layout.dim.as_name() {
                 Some("tok") => "act",
                 Some("seq") => "seq",
-                Some("group") => "group",
+                Some("group" | "pair") => "group",
                 _ => return Ok(None),
             };
             out.push(self.builder(p.span)?.dim(dim));
@@ -159,7 +159,7 @@ impl<'a> Elab<'a, '_> {
         let valid = (dims == [seq]).then(|| b.input(&format!("{name}.valid"), Type::f32([seq])));
         if !train {
             let id = b.input(name, Type::f32(dims));
-            return Ok(Val::Tensor(crate::value::Tensor { id, valid }));
+            return Ok(Val::Tensor(crate::value::Tensor { id, valid, origin: None }));
         }
         let param = ParamId(b.graph.params.len() as u32);
         b.graph.params.push(ParamDecl {
@@ -171,6 +171,6 @@ impl<'a> Elab<'a, '_> {
             trained: true,
         });
         let id = self.tensor_op(Op::Use { param }, &[], &[], p.span)?;
-        Ok(Val::Tensor(crate::value::Tensor { id, valid }))
+        Ok(Val::Tensor(crate::value::Tensor { id, valid, origin: None }))
     }
 }

@@ -161,8 +161,13 @@ impl<'a> Elab<'a, '_> {
             return self.fail(d);
         }
         let v = self.expr(env, &run.length)?;
-        let n = self.counted(&v, run.length.span, "the length of the run", Unit::of("step"))?;
-        *steps = Some((n, run.length.span));
+        if matches!(&v, Val::Const(_, u) if *u == Unit::of("epoch")) {
+            let n = self.whole(&v, run.length.span, "the length of the run")?;
+            self.epochs = Some((n, run.length.span));
+        } else {
+            let n = self.counted(&v, run.length.span, "the length of the run", Unit::of("step"))?;
+            *steps = Some((n, run.length.span));
+        }
         if let Some(w) = &run.within {
             let v = self.expr(env, w)?;
             match &v {
@@ -227,7 +232,7 @@ impl<'a> Elab<'a, '_> {
                 }
                 Ok(())
             }
-            StmtKind::Assume(_) => Ok(()),
+            StmtKind::Assume(a) => self.assume(env, a),
             StmtKind::Expr(e) => self.expr(env, e).map(|_| ()),
             StmtKind::Phase(p) => self.error(
                 "misplaced",
@@ -265,18 +270,11 @@ impl<'a> Elab<'a, '_> {
                 "this line stands in a test",
                 "write `require ..` in a recipe",
             ),
-            StmtKind::Freeze(_) => {
-                self.error("not-supported", stmt.span, "`freeze` does not run yet", "this line")
-            }
+            StmtKind::Settings(s) => self.settings(s),
+            StmtKind::Freeze(paths) => self.freeze(env, paths),
             StmtKind::Pool(p) => self.pool(env, p),
             StmtKind::View(v) => self.view(env, v),
-            StmtKind::Publish { .. } => self.error(
-                "not-supported",
-                stmt.span,
-                "a generator follows its model by itself; other times do not run yet",
-                "this line",
-            ),
-            StmtKind::Settings(s) => self.settings(s),
+            StmtKind::Publish { what, every } => self.publish(env, what, every, stmt.span),
             StmtKind::From(_) => {
                 self.error("misplaced", stmt.span, "`from step` stands in a step", "not here")
             }
@@ -433,6 +431,15 @@ impl<'a> Elab<'a, '_> {
         Ok(())
     }
 
+    /// Forgets the lines of another step.
+    fn clear_step(&mut self) {
+        self.stages.clear();
+        self.drawn.clear();
+        self.updated.clear();
+        self.forwards.clear();
+        self.from_step = 0;
+    }
+
     fn finish_phase(
         &mut self,
         name: &str,
@@ -447,7 +454,7 @@ impl<'a> Elab<'a, '_> {
         let mut step_env = env.clone();
         if let Some((block, env)) = &parts.step {
             step_env = env.clone();
-            self.stages.clear();
+            self.clear_step();
             self.step_block(&mut step_env, block);
         }
         for h in &parts.halts {
@@ -460,9 +467,12 @@ impl<'a> Elab<'a, '_> {
             }
         }
         phase.step = std::mem::take(&mut self.stages);
+        if let Some((epochs, at)) = self.epochs.filter(|_| name == "main") {
+            phase.steps = self.epoch_steps(&phase.step, epochs, at);
+        }
         for (t, env) in &parts.every {
             let mut env = env.clone();
-            self.stages.clear();
+            self.clear_step();
             let period = match self
                 .expr(&env, &t.time)
                 .and_then(|v| self.counted(&v, t.time.span, "the period", Unit::of("step")))

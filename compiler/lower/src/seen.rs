@@ -128,7 +128,7 @@ impl<'a> Elab<'a, '_> {
             (Val::Variant { name, .. }, _) => text(format!("{}: {name}", v.kind())),
             (Val::Samples(s), _) => {
                 let all = ["length", "truncated", "logprob"];
-                members(v.kind(), &all[..2 + usize::from(s.sampling.is_some())], false)
+                members(v.kind(), &all[..2 + usize::from(s.drawing.is_some())], false)
             }
             (Val::Report(_), _) => {
                 let all = ["accuracy", "reward", "pass_at_k", "length", "truncated", "failed"];
@@ -162,7 +162,7 @@ impl<'a> Elab<'a, '_> {
                 None => text(v.kind()),
             },
             (Val::Generator(_, s), _) => {
-                members(format!("a generator at temperature {}", s.temperature), &[], true)
+                members(format!("a generator at temperature {}", s.sampling.temperature), &[], true)
             }
             (Val::Data(_) | Val::Prompts { .. }, _) => members(v.kind(), &[], true),
             _ => text(v.kind()),

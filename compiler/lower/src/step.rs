@@ -20,12 +20,8 @@ impl<'a> Elab<'a, '_> {
                 StmtKind::Update(u) => self.update(env, u),
                 StmtKind::Checkpoint(c) => self.checkpoint(env, c, stmt.span),
                 StmtKind::Expr(e) => self.expr(env, e).map(|_| ()),
-                StmtKind::From(_) => self.error(
-                    "not-supported",
-                    stmt.span,
-                    "`from step` does not run yet",
-                    "this block",
-                ),
+                StmtKind::From(t) => self.from_step(env, t),
+                StmtKind::Publish { what, every } => self.publish(env, what, every, stmt.span),
                 _ => self.error(
                     "misplaced",
                     stmt.span,
@@ -46,6 +42,59 @@ impl<'a> Elab<'a, '_> {
             let _ = self.expr(env, v);
             self.builders.clear();
         }
+    }
+
+    /// `from step 20 { .. }`: its lines run from that step of the phase on.
+    fn from_step(&mut self, env: &Env<'a>, t: &'a ast::Timed) -> El<()> {
+        let v = self.expr(env, &t.time)?;
+        let v = match v {
+            Val::Const(n, u) if u.is_none() => Val::Const(n, Unit::of("step")),
+            v => v,
+        };
+        let from = self.counted(&v, t.time.span, "the first step", Unit::of("step"))?;
+        if from <= 1 {
+            self.no_effect(
+                t.time.span,
+                format!("`from step {from}` is every step"),
+                "steps count from 1",
+                "remove the block's frame, or give a later step",
+            );
+        }
+        let before = std::mem::replace(&mut self.from_step, from);
+        let mut inner = env.clone();
+        self.step_block(&mut inner, &t.body);
+        self.from_step = before;
+        Ok(())
+    }
+
+    /// `publish policy every 2 steps`.
+    pub fn publish(
+        &mut self,
+        env: &Env<'a>,
+        what: &'a [ast::Expr],
+        every: &'a Option<ast::Expr>,
+        span: Span,
+    ) -> El<()> {
+        for e in what {
+            match self.expr(env, e)? {
+                Val::Model(_) | Val::Generator(..) => {}
+                v => {
+                    let kind = v.kind();
+                    let text = format!("a model or a generator is published, not {kind}");
+                    return self.error("wrong-type", e.span, text, format!("this is {kind}"));
+                }
+            }
+        }
+        if let Some(e) = every {
+            let v = self.expr(env, e)?;
+            self.counted(&v, e.span, "the period", Unit::of("step"))?;
+        }
+        self.later(
+            span,
+            "a generator follows its model by itself; other times do not run yet",
+            "this line",
+        );
+        Ok(())
     }
 
     pub fn step_bind(&mut self, env: &mut Env<'a>, b: &'a ast::Bind) -> El<()> {
@@ -74,7 +123,7 @@ impl<'a> Elab<'a, '_> {
         match v {
             Val::Tensor(t) => {
                 let Some(builder) = self.builders.pop() else { return Err(Stop) };
-                self.compute(builder, t.id, t.valid, name, span)
+                self.compute(builder, t.id, t.valid, name, span, t.origin)
             }
             Val::Step(s) => {
                 self.rename(s.binding, name);
@@ -88,9 +137,16 @@ impl<'a> Elab<'a, '_> {
                 self.rename(binding, name);
                 Ok(Val::Prompts { binding })
             }
+            Val::Pairs { binding } => {
+                self.rename(binding, name);
+                Ok(Val::Pairs { binding })
+            }
             Val::Report(old) => {
                 if let Some(i) = self.stages.iter().position(|b| b.name == old) {
                     self.rename(i, name);
+                }
+                if let Some(m) = self.metrics.remove(&old) {
+                    self.metrics.insert(name.into(), m);
                 }
                 Ok(Val::Report(name.into()))
             }
@@ -121,7 +177,9 @@ impl<'a> Elab<'a, '_> {
         valid: Option<ValueId>,
         name: &str,
         span: Span,
+        origin: Option<std::rc::Rc<crate::origin::Origin>>,
     ) -> El<Val<'a>> {
+        let side = builder.sides.get(&id).copied();
         let dims = builder.graph.dims_of(id).to_vec();
         let is = |n: &str, d: DimId| builder.has_dim(n) == Some(d);
         let shape = match &dims[..] {
@@ -159,7 +217,8 @@ impl<'a> Elab<'a, '_> {
             Some(_) => Validity::Binding(self.stage(&valid_name, stage(1), args, span)),
             None => Validity::All,
         };
-        Ok(Val::Step(StepTensor { binding, field: None, shape, valid: validity, samples }))
+        let valid = validity;
+        Ok(Val::Step(StepTensor { binding, field: None, shape, valid, samples, side, origin }))
     }
 
     pub fn halt(&mut self, env: &Env<'a>, h: &'a ast::Halt) -> El<(usize, usize)> {
@@ -263,7 +322,9 @@ impl<'a> Elab<'a, '_> {
                 .help("write `mean(.., over: tokens)`, or `over: samples`"),
             );
         };
-        let Some((&samples, &(lp, entropy))) = builder.logprobs.iter().next() else {
+        let scored = builder.logprobs.iter().next().map(|(s, x)| (*s, *x));
+        let valued = builder.values.keys().next().copied();
+        let Some(samples) = scored.map(|(s, _)| s).or(valued) else {
             let name = self.out.program.models[model].name.clone();
             return self.fail(
                 Diagnostic::error(
@@ -274,22 +335,15 @@ impl<'a> Elab<'a, '_> {
                 .help(format!("use `logprob({name}, samples)` in the loss")),
             );
         };
-        let n = builder.input("count.tokens", nrl_ir::Type::f32([]));
-        // A batch without a trained token has entropy 0, not 0 / 0.
-        let one = builder.constant(1.0);
-        let mean = builder
-            .binary(nrl_ir::BinaryOp::Max, n, one)
-            .and_then(|n| Ok((builder.total(entropy)?, n)))
-            .and_then(|(t, n)| builder.binary(nrl_ir::BinaryOp::Div, t, n));
-        let entropy = match mean {
-            Ok(v) => v,
-            Err(e) => return self.shape_error(e, &[at], at),
-        };
+        self.check_staleness(samples, &builder, at)?;
+        let mut outputs = vec![("loss", loss)];
+        if let Some((_, (lp, entropy))) = scored {
+            outputs.push(("entropy", self.mean_entropy(&mut builder, entropy, at)?));
+            outputs.push(("logprob", lp));
+        }
         let (inputs, scalars) = (builder.inputs.clone(), builder.scalars.clone());
-        let graph = self.push_graph(
-            builder.finish(&[("loss", loss), ("entropy", entropy), ("logprob", lp)]),
-            GraphKind::Update { model },
-        );
+        let temperature = builder.temperature.filter(|t| *t > 0.0);
+        let graph = self.push_graph(builder.finish(&outputs), GraphKind::Update { model });
         let mut args = vec![samples];
         for i in &inputs {
             if !args.contains(&i.from) {
@@ -297,7 +351,8 @@ impl<'a> Elab<'a, '_> {
             }
         }
         self.check_updates(samples, updates, u)?;
-        let temperature = self.temperature_of(samples);
+        let temperature = temperature.unwrap_or_else(|| self.temperature_of(samples));
+        self.updated.insert(model);
         let stage = Stage::Update {
             model,
             optimizer,
@@ -311,6 +366,56 @@ impl<'a> Elab<'a, '_> {
         };
         self.stage("update", stage, args, u.model.span);
         Ok(())
+    }
+
+    /// Entropy per trained token.
+    fn mean_entropy(&mut self, builder: &mut Builder, entropy: ValueId, at: Span) -> El<ValueId> {
+        let n = builder.input("count.tokens", nrl_ir::Type::f32([]));
+        // A batch without a trained token has entropy 0, not 0 / 0.
+        let one = builder.constant(1.0);
+        let mean = builder
+            .binary(nrl_ir::BinaryOp::Max, n, one)
+            .and_then(|n| Ok((builder.total(entropy)?, n)))
+            .and_then(|(t, n)| builder.binary(nrl_ir::BinaryOp::Div, t, n));
+        match mean {
+            Ok(v) => Ok(v),
+            Err(e) => self.shape_error(e, &[at], at),
+        }
+    }
+
+    /// Samples of earlier weights need a loss that knows what drew them.
+    fn check_staleness(&mut self, samples: usize, builder: &Builder, at: Span) -> El<()> {
+        let Some(stale) = self.drawn.get(&samples).and_then(|d| d.stale.clone()) else {
+            return Ok(());
+        };
+        let mut open: Vec<&nrl_ir::program::GraphInput> = builder.inputs.iter().collect();
+        let mut seen = std::collections::BTreeSet::new();
+        while let Some(i) = open.pop() {
+            if i.from == samples && i.field.as_deref() == Some("logprob") {
+                return Ok(());
+            }
+            let inputs = match &self.stages[i.from].stage {
+                Stage::Compute { inputs, .. } | Stage::Forward { inputs, .. } => inputs,
+                _ => continue,
+            };
+            if seen.insert(i.from) {
+                open.extend(inputs);
+            }
+        }
+        let name = self.stages[samples].name.clone();
+        let name = if name.starts_with('%') { "the samples".into() } else { format!("`{name}`") };
+        let (n, s) = (stale.steps, if stale.steps == 1 { "" } else { "s" });
+        let age = if stale.exact { "are" } else { "may be" };
+        let verb = if name.starts_with('`') { age.replace("are", "is") } else { age.to_string() };
+        let what =
+            format!("{name} {verb} {n} step{s} old and nothing in this loss corrects for it");
+        let d = Diagnostic::error("uncorrected-off-policy", what)
+            .label(at, "uses nothing that the sampler says of its tokens")
+            .label(stale.span, format!("{n} step{s}"));
+        let none = if stale.exact { "`delay 0`" } else { "`staleness <= 0 steps`" };
+        self.fail(d.help(format!(
+            "multiply by `tis(old, s.logprob, max: 2.0)` with `old = logprob(policy, s)`, or write {none}"
+        )))
     }
 
     /// Temperature of the samples that a binding makes.
@@ -327,7 +432,13 @@ impl<'a> Elab<'a, '_> {
             Stage::Generate { copies, .. } => {
                 let prompts = self.stages[samples].args.first().map(|p| &self.stages[*p].stage);
                 let Some(Stage::Take { count, .. }) = prompts else { return Ok(()) };
-                (count * copies, format!("{count} prompts * {copies} samples"))
+                let phase = self.out.program.phases.len();
+                match self.collected.get(&(phase, samples)) {
+                    Some(groups) => {
+                        (groups * copies, format!("{groups} groups * {copies} samples"))
+                    }
+                    None => (count * copies, format!("{count} prompts * {copies} samples")),
+                }
             }
             Stage::Take { count, .. } => (*count, format!("{count} samples")),
             _ => return Ok(()),
@@ -351,7 +462,7 @@ impl<'a> Elab<'a, '_> {
     /// A batch must be shared evenly by the ranks that split sequences.
     pub fn check_batches(&mut self) {
         let mut found = vec![];
-        for phase in &self.out.program.phases {
+        for (p, phase) in self.out.program.phases.iter().enumerate() {
             for b in &phase.step {
                 let Stage::Update { model, updates, .. } = &b.stage else { continue };
                 let Some(model) = self.out.program.models.get(*model) else { continue };
@@ -361,7 +472,10 @@ impl<'a> Elab<'a, '_> {
                 let count = match samples.map(|s| (&s.stage, &s.args)) {
                     Some((Stage::Generate { copies, .. }, args)) => {
                         match args.first().map(|p| &phase.step[*p].stage) {
-                            Some(Stage::Take { count, .. }) => count * copies,
+                            Some(Stage::Take { count, .. }) => {
+                                let at = b.args.first().map_or((p, 0), |s| (p, *s));
+                                self.collected.get(&at).unwrap_or(count) * copies
+                            }
                             _ => continue,
                         }
                     }
@@ -418,10 +532,11 @@ impl<'a> Elab<'a, '_> {
                 Val::Metric(m) => {
                     const KNOWN: [&str; 6] =
                         ["accuracy", "reward", "pass_at_k", "length", "truncated", "failed"];
-                    let key = m.rsplit('.').next().unwrap_or("");
-                    if !KNOWN.contains(&key) {
-                        let help = nrl_base::did_you_mean(key, KNOWN)
-                            .unwrap_or_else(|| format!("a report has {}", KNOWN.join(", ")));
+                    let (of, key) = m.rsplit_once('.').unwrap_or(("", &m));
+                    let known = self.metrics.get(of).map_or(&KNOWN[..], Vec::as_slice);
+                    if !known.contains(&key) {
+                        let help = nrl_base::did_you_mean(key, known.iter().copied())
+                            .unwrap_or_else(|| format!("a report has {}", known.join(", ")));
                         return self.fail(
                             Diagnostic::error(
                                 "unknown-metric",

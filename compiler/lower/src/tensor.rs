@@ -9,7 +9,7 @@ use nrl_ir::{DimId, Type, ValueId};
 use nrl_syntax::ast;
 
 use crate::elab::{El, Elab, Mode, Stop};
-use crate::value::{Env, StepShape, StepTensor, Tensor, Val, Validity};
+use crate::value::{Env, Side, StepShape, StepTensor, Tensor, Val, Validity};
 
 impl<'a> Elab<'a, '_> {
     /// Is it (or does it become) a value of a tensor graph, host numbers inside one included?
@@ -19,7 +19,7 @@ impl<'a> Elab<'a, '_> {
 
     /// Wraps a value of the current graph.
     pub fn made(&self, id: ValueId, valid: Option<ValueId>) -> Val<'a> {
-        Val::Tensor(Tensor { id, valid })
+        Val::Tensor(Tensor { id, valid, origin: None })
     }
 
     /// `v` as a value of the current graph.
@@ -38,7 +38,7 @@ impl<'a> Elab<'a, '_> {
             }
             Val::Param(p) => {
                 let p = *p;
-                self.tensor_op(Op::Use { param: p }, &[], &[], span)?
+                self.use_param(p, span)?
             }
             Val::Host(e, _) => {
                 let func = host::Func {
@@ -72,7 +72,37 @@ impl<'a> Elab<'a, '_> {
                 );
             }
         };
-        Ok(Tensor { id, valid: None })
+        Ok(Tensor { id, valid: None, origin: None })
+    }
+
+    /// The same values as a node of its own, of which only one side of pairs counts.
+    pub fn one_side(&mut self, id: ValueId, side: Side, span: Span) -> El<ValueId> {
+        let id = self.tensor_op(Op::Cast { to: nrl_ir::DType::F32 }, &[id], &[span], span)?;
+        self.builder(span)?.sides.insert(id, side);
+        Ok(id)
+    }
+
+    /// 1 where a sample is the chosen answer of its pair (or the rejected one), per sample.
+    pub fn side_mask(&mut self, side: Side, span: Span) -> El<ValueId> {
+        let field = match side {
+            Side::Chosen => "chosen",
+            Side::Rejected => "rejected",
+        };
+        let b = self.builder(span)?;
+        let Some(samples) = b.samples else {
+            return self.error(
+                "misplaced",
+                span,
+                "these pairs belong to no batch here",
+                "this value",
+            );
+        };
+        let name = format!("pairs.{field}");
+        let b = self.builder(span)?;
+        let seq = b.dim("seq");
+        let id = b.input(&name, Type::f32([seq]));
+        bind_input(&mut b.inputs, &name, samples, Some(field.into()));
+        Ok(id)
     }
 
     /// Reads a step value as an input of the current graph.
@@ -100,8 +130,12 @@ impl<'a> Elab<'a, '_> {
             StepShape::Group => vec![b.dim("group")],
             StepShape::Scalar => vec![],
         };
-        let id = b.input(&name, Type::f32(dims));
+        let mut id = b.input(&name, Type::f32(dims));
         bind_input(&mut b.inputs, &name, s.binding, s.field.clone());
+        if let Some(side) = s.side {
+            id = self.one_side(id, side, span)?;
+        }
+        let b = self.builder(span)?;
         let valid = match &s.valid {
             Validity::All => None,
             Validity::Field => {
@@ -119,7 +153,7 @@ impl<'a> Elab<'a, '_> {
                 Some(v)
             }
         };
-        Ok(Tensor { id, valid })
+        Ok(Tensor { id, valid, origin: s.origin.clone() })
     }
 
     /// Appends a node with one result; shape errors become diagnostics.
@@ -132,9 +166,20 @@ impl<'a> Elab<'a, '_> {
     ) -> El<ValueId> {
         let b = self.builder(span)?;
         b.origin = Some((span.source.0, span.start, span.end));
-        match b.push1(op, args) {
-            Ok(v) => Ok(v),
-            Err(e) => self.shape_error(e, arg_spans, span),
+        let made = b.push1(op, args);
+        let sides: Vec<Side> = args.iter().filter_map(|a| b.sides.get(a).copied()).collect();
+        match (made, &sides[..]) {
+            (Err(e), _) => self.shape_error(e, arg_spans, span),
+            (Ok(v), []) => Ok(v),
+            (Ok(v), [first, rest @ ..]) if rest.iter().all(|s| s == first) => {
+                b.sides.insert(v, *first);
+                Ok(v)
+            }
+            (Ok(_), _) => {
+                let what = "tokens of the chosen answer and tokens of the rejected one do not meet";
+                let d = Diagnostic::error("dim-mismatch", what).label(span, "both here");
+                self.fail(d.help("add up each side first: `sum(logprob(m, b.chosen), over: tok)`"))
+            }
         }
     }
 
@@ -161,6 +206,9 @@ impl<'a> Elab<'a, '_> {
     ) -> El<Val<'a>> {
         use ast::BinaryOp as B;
         let (x, y) = (self.tensor(a, sa)?, self.tensor(b, sb)?);
+        if let (B::Sub | B::Div, Some(p), Some(q)) = (op, &x.origin, &y.origin) {
+            self.compare(p, q, span)?;
+        }
         let valid = self.both_valid(x.valid, y.valid, span)?;
         let (node, swap, not) = match op {
             B::Add => (BinaryOp::Add, false, false),
@@ -318,9 +366,9 @@ impl<'a> Elab<'a, '_> {
             let named =
                 |b: &crate::builder::Builder, n: &str| b.has_dim(n).filter(|d| have.contains(d));
             let found = match name {
-                "tok" | "act" => named(b, "act").or_else(|| named(b, "tok")),
-                "seq" => named(b, "seq"),
-                "group" => named(b, "group"),
+                "tok" | "act" | "tokens" => named(b, "act").or_else(|| named(b, "tok")),
+                "seq" | "samples" => named(b, "seq"),
+                "group" | "groups" | "pair" | "pairs" => named(b, "group"),
                 _ => None,
             };
             match found {
@@ -342,8 +390,10 @@ impl<'a> Elab<'a, '_> {
     /// Fields of a batch of samples.
     pub fn samples_field(&mut self, s: &crate::value::Samples, name: &ast::Name) -> El<Val<'a>> {
         let (shape, known) = match name.text.as_str() {
-            "logprob" => (StepShape::Act, s.sampling.is_some()),
+            "logprob" => (StepShape::Act, s.drawing.is_some()),
             "length" | "truncated" => (StepShape::Seq, true),
+            what @ ("routes" | "support") => return self.record_of(s, what, name.span),
+            "reward" if s.reward.is_some() => return Ok(self.rollout_reward(s, name.span)),
             _ => {
                 let known = ["logprob", "length", "truncated"];
                 let help = nrl_base::did_you_mean(&name.text, known)
@@ -363,24 +413,35 @@ impl<'a> Elab<'a, '_> {
                 "only generated samples have it",
             );
         }
-        if let (StepShape::Act, Some(sampling)) = (shape, &s.sampling)
-            && (sampling.top_p.is_some_and(|p| p < 1.0)
-                || sampling.top_k.is_some()
-                || sampling.min_new > 0)
-        {
-            return self.fail(
-                Diagnostic::error("different-distributions", "`logprob` of these samples is over the kept tokens only, that of the policy over all")
-                    .label(name.span, "renormalised over the tokens that top-k, top-p or min_new keep")
-                    .help("sample with the full distribution: `top_p: 1.0`, no `top_k` and no `min_new`; or compare with `logprob(policy, s)` taken before the update"),
-            );
-        }
+        let origin = match (shape, &s.drawing) {
+            (StepShape::Act, Some(d)) => Some(self.drawn_origin(s, d, name.span)),
+            _ => None,
+        };
         Ok(Val::Step(StepTensor {
             binding: s.binding,
             field: Some(name.text.clone()),
             shape,
             valid: Validity::All,
             samples: Some(s.binding),
+            side: None,
+            origin,
         }))
+    }
+
+    /// The reward that a rollout ends with, one per sample.
+    fn rollout_reward(&mut self, s: &crate::value::Samples, span: Span) -> Val<'a> {
+        let reward = s.reward.unwrap_or(0);
+        let stage = nrl_ir::program::Stage::Reward { reward };
+        let binding = self.stage("", stage, vec![s.binding], span);
+        Val::Step(StepTensor {
+            binding,
+            field: None,
+            shape: StepShape::Seq,
+            valid: Validity::Field,
+            samples: Some(s.binding),
+            side: None,
+            origin: None,
+        })
     }
 
     /// In which graph may `logprob` of this model be inlined?

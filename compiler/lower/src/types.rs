@@ -312,6 +312,7 @@ impl<'a> Elab<'a, '_> {
             "Model" => matches!(v, Val::Model(_)),
             "Data" => matches!(v, Val::Data(_)),
             "Samples" => matches!(v, Val::Samples(_)),
+            "Pairs" => matches!(v, Val::Pairs { .. }),
             "Sample" => matches!(v, Val::Host(_, HostType::Record | HostType::Any)),
             "Schedule" => matches!(v, Val::Closure(_) | Val::Const(Value::Num(_), _)),
             "Optimizer" => matches!(v, Val::Optimizer(_)),
@@ -362,7 +363,7 @@ impl<'a> Elab<'a, '_> {
                     None => left.iter().position(|d| match *n {
                         "tok" => level(*d) == 3,
                         "seq" => level(*d) == 2,
-                        "group" => level(*d) == 1 && g.dims.is_ragged(*d),
+                        "group" | "pair" => level(*d) == 1 && g.dims.is_ragged(*d),
                         _ => !g.dims.is_ragged(*d),
                     }),
                 };

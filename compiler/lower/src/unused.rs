@@ -53,6 +53,20 @@ fn used(block: &Block, out: &mut BTreeSet<String>) {
     paths(block, out);
 }
 
+/// Every name that the expressions of a block hold.
+pub fn names_of(block: &Block) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    used(block, &mut out);
+    out
+}
+
+/// Every name that an expression holds.
+pub fn names_in(e: &Expr) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    walk::expr(e, &mut |x| out.extend(x.as_name().map(str::to_string)));
+    out
+}
+
 /// The meshes, models and views that lines name without an expression.
 fn paths(block: &Block, out: &mut BTreeSet<String>) {
     let first = |p: &ast::Path| p.names.first().map(|n| n.text.clone());

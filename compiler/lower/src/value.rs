@@ -13,7 +13,9 @@ use nrl_ir::{DimId, ParamId, ValueId};
 use nrl_syntax::ast;
 
 use crate::intrinsic::Intrinsic;
+use crate::intrinsic::scores::Dist;
 use crate::modules::ModuleId;
+use crate::origin::Origin;
 use crate::units::Unit;
 
 /// One value. `'a` is the life of the loaded modules.
@@ -48,6 +50,8 @@ pub enum Val<'a> {
     Dim(DimId),
     /// A parameter of the model being elaborated.
     Param(ParamId),
+    /// A function of the model being elaborated.
+    Member(Rc<Member<'a>>),
     /// The `repeat` of a model, and one of its iterations.
     Layers(Rc<Layers>),
     Layer(Rc<Layers>),
@@ -61,10 +65,20 @@ pub enum Val<'a> {
     Prompts {
         binding: BindingId,
     },
+    /// Rows with a chosen and a rejected answer.
+    Pairs {
+        binding: BindingId,
+    },
+    /// What a sampler recorded of each token.
+    Recorded {
+        what: String,
+        samples: BindingId,
+    },
+    Dist(Rc<Dist>),
     Samples(Samples),
     Model(usize),
     Optimizer(usize),
-    Generator(usize, Sampling),
+    Generator(usize, Drawing),
     /// What `evaluate` reports, by binding name.
     Report(String),
     /// A number the report holds: `test.accuracy`.
@@ -81,6 +95,8 @@ pub struct Tensor {
     pub id: ValueId,
     /// `[seq]` mask of rewards that did not fail, for values made from rewards.
     pub valid: Option<ValueId>,
+    /// Where log-probabilities come from; lost by arithmetic.
+    pub origin: Option<Rc<Origin>>,
 }
 
 /// Dims of a value that flows along the step.
@@ -101,6 +117,9 @@ pub struct StepTensor {
     pub valid: Validity,
     /// The samples it is about, when it has their dims.
     pub samples: Option<BindingId>,
+    /// Only one side of pairs counts.
+    pub side: Option<Side>,
+    pub origin: Option<Rc<Origin>>,
 }
 
 /// Where the mask of valid samples comes from.
@@ -117,8 +136,41 @@ pub enum Validity {
 #[derive(Clone, Debug)]
 pub struct Samples {
     pub binding: BindingId,
-    /// Their sampling distribution; none for supervised data.
-    pub sampling: Option<Sampling>,
+    /// How they were drawn; none for supervised data.
+    pub drawing: Option<Drawing>,
+    /// One side of pairs.
+    pub side: Option<Side>,
+    /// The reward that a rollout gives with them.
+    pub reward: Option<usize>,
+}
+
+/// Which answer of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Chosen,
+    Rejected,
+}
+
+/// How a generator draws.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    pub model: usize,
+    pub sampling: Sampling,
+    /// Where the temperature and the kept tokens were set.
+    pub temperature_at: Option<Span>,
+    pub support_at: Option<Span>,
+    /// What it records of each token.
+    pub records: Vec<String>,
+    pub stale: Option<Stale>,
+}
+
+/// Samples that may be of earlier weights.
+#[derive(Clone, Debug)]
+pub struct Stale {
+    pub steps: usize,
+    /// By just so many steps; otherwise by at most that.
+    pub exact: bool,
+    pub span: Span,
 }
 
 /// The parameters of a `repeat`.
@@ -127,6 +179,14 @@ pub struct Layers {
     pub name: String,
     pub count: usize,
     pub params: IndexMap<String, Option<ParamId>>,
+}
+
+/// A function of a model and the names it sees.
+#[derive(Debug)]
+pub struct Member<'a> {
+    pub module: ModuleId,
+    pub function: &'a ast::Fn,
+    pub env: Env<'a>,
 }
 
 /// A lambda and the names it sees.
@@ -271,7 +331,7 @@ impl<'a> Val<'a> {
                 format!("a {}", of.name().map_or("variant", |n| n.text.as_str()))
             }
             Val::Range(..) => "a range".into(),
-            Val::Closure(_) => "a function".into(),
+            Val::Closure(_) | Val::Member(_) => "a function".into(),
             Val::Item(_, i) => match &i.kind {
                 ast::ItemKind::Fn(_) | ast::ItemKind::ExternFn(_) => "a function".into(),
                 ast::ItemKind::Model(_) => "a model definition".into(),
@@ -290,6 +350,9 @@ impl<'a> Val<'a> {
             Val::Plan(_) => "a plan".into(),
             Val::Data(_) => "a data set".into(),
             Val::Prompts { .. } => "a batch of prompts".into(),
+            Val::Pairs { .. } => "a batch of pairs".into(),
+            Val::Recorded { what, .. } => format!("the {what} of samples"),
+            Val::Dist(_) => "a distribution over the vocabulary".into(),
             Val::Samples(_) => "a batch of samples".into(),
             Val::Model(_) => "a model".into(),
             Val::Optimizer(_) => "an optimizer".into(),

@@ -71,6 +71,8 @@ fn the_first_example_of_a_page_raises_its_code_and_the_fix_nothing() {
             let mut found = findings(block);
             // Examples of other codes are fragments: not all they bind is used.
             found.retain(|d| d.code == *slug || d.code != "setting-has-no-effect");
+            // What cannot run yet may still be right.
+            found.retain(|d| d.code == *slug || d.severity != nrl_base::Severity::Note);
             let raises = i == 0 && !LATER.contains(slug);
             let right = match raises {
                 true => found.len() == 1 && found[0].code == *slug,

@@ -1,5 +1,7 @@
 //! Functions the compiler itself provides. Everything else is in the standard library.
 
+mod sampling;
+pub mod scores;
 mod stages;
 mod tensors;
 
@@ -59,21 +61,36 @@ static OWN: &[Intrinsic] = &[
     of("map", &["list", "f"]),
     of("filter", &["list", "f"]),
     of("fold", &["list", "init", "f"]),
-    of("optimizer", &["lr", "rule", "state", "clip_norm?", "decay_norms?"]),
+    of("optimizer", &["lr", "rule", "state", "clip_norm?", "decay_norms?", "master?"]),
     of("cpu_cluster", &["ranks"]),
     of("gpu_cluster", &["device", "nodes", "gpus"]),
-    of("json_lines", &["path", "prompt", "answer", "bad_lines"]),
+    of("json_lines", &["path", "prompt", "answer", "chosen", "rejected", "bad_lines"]),
     of("made_rows", &["rows", "make"]),
-    of("load_model", &["path", "context", "dtype", "architectures"]),
+    of("load_model", &["path", "context", "dtype", "head", "architectures"]),
     of("characters", &["alphabet", "end", "pad"]),
     of("frozen", &["model"]),
+    of("lora", &["model", "rank", "on", "alpha?"]),
+    of("value", &["model", "samples"]),
+    of("top_k", &["x", "k", "over"]),
+    of("next", &["x", "else?"]),
     of(
         "generator",
-        &["model", "on?", "temperature?", "top_k?", "top_p?", "stop?", "stop_ids?", "slots?"],
+        &[
+            "model",
+            "on?",
+            "temperature?",
+            "top_k?",
+            "top_p?",
+            "stop?",
+            "stop_ids?",
+            "slots?",
+            "memory?",
+            "record?",
+        ],
     ),
     method(
         "generate",
-        &["generator", "prompts", "samples", "max_new?", "temperature?", "min_new?"],
+        &["generator", "prompts", "samples", "max_new?", "temperature?", "min_new?", "deadline?"],
     ),
     method("take", &["data", "count"]),
     method("chat", &["data", "model", "system?"]),
@@ -81,7 +98,12 @@ static OWN: &[Intrinsic] = &[
     method("shuffled", &["data"]),
     of("from", &["data", "path"]),
     of("file", &["path"]),
-    of("logprob", &["model", "samples"]),
+    of("logprob", &["model", "samples", "temperature?", "routes?", "on?"]),
+    of("dist", &["model", "samples", "temperature?"]),
+    of("topk", &["dist", "k"]),
+    of("kl", &["p", "q"]),
+    method("held_out", &["data", "share"]),
+    of("validate", &["step", "data"]),
     of("evaluate", &["generator", "data", "reward", "samples?", "limit?", "correct?", "max_new?"]),
 ];
 
@@ -211,7 +233,11 @@ impl<'a> Elab<'a, '_> {
                 );
             }
             // Names of dims and of policies are read as written.
-            let raw = matches!(which.params[i], "over" | "over?" | "else?");
+            let raw = match which.params[i] {
+                "over" | "over?" | "on" | "memory?" | "record?" | "step" => true,
+                "else?" => which.name != "next",
+                _ => false,
+            };
             let val = if raw { Val::Poison } else { self.expr(env, &a.value)? };
             given[i] = Some(Given { val, span: a.value.span, expr: Some(&a.value) });
         }
@@ -257,9 +283,17 @@ impl<'a> Elab<'a, '_> {
         }
         match args.which.name {
             "cpu_cluster" | "gpu_cluster" => self.cluster(args),
+            "lora" => self.lora(args),
+            "value" => self.value_call(args),
+            "next" => self.next_token(args),
+            "top_k" => self.largest_few(env, args),
+            "logprob" => self.logprob_call(args),
+            "dist" => self.dist(args),
+            "topk" => self.topk(args),
+            "kl" => self.kl(args),
             "optimizer" | "json_lines" | "made_rows" | "load_model" | "characters" | "frozen"
             | "generator" | "generate" | "take" | "chat" | "at_most" | "shuffled" | "from"
-            | "file" | "logprob" | "evaluate" => self.stage_call(env, args),
+            | "file" | "evaluate" | "held_out" | "validate" => self.stage_call(env, args),
             _ => self.tensor_call(env, args),
         }
     }

@@ -2,21 +2,14 @@
 
 use nrl_base::Diagnostic;
 use nrl_ir::host::{self, HostType, Value};
-use nrl_ir::program::{
-    BadLines, Chat, Data, Generator, Optimizer, Sampling, Source, Stage, TooLong, Weights,
-};
+use nrl_ir::program::{BadLines, Chat, Data, Optimizer, Source, Stage, TooLong, Weights};
 use nrl_ir::{Op, Type};
 
 use super::Args;
 use crate::builder::Builder;
 use crate::elab::{El, Elab, GraphKind, Mode, Stop};
 use crate::units::Unit;
-use crate::value::{Env, Samples, StepShape, StepTensor, Val, Validity};
-
-/// Token budget of a micro-batch where a recipe names none.
-const MICROBATCH_TOKENS: usize = 8192;
-/// Sequences in flight per rank where a recipe names no number.
-const SLOTS: usize = 256;
+use crate::value::{Env, Samples, Val};
 
 impl<'a> Elab<'a, '_> {
     pub(super) fn stage_call(&mut self, env: &Env<'a>, mut a: Args<'a>) -> El<Val<'a>> {
@@ -59,7 +52,7 @@ impl<'a> Elab<'a, '_> {
                 self.push_model(model, self.models[of].clone(), span)
             }
             "optimizer" => self.optimizer(a),
-            "generator" => self.generator(a),
+            "generator" => self.generator(env, a),
             "generate" => self.generate(a),
             "take" => self.take(a),
             "chat" => {
@@ -111,26 +104,10 @@ impl<'a> Elab<'a, '_> {
                     data.shuffled = false;
                 })
             }
-            "logprob" => {
-                let (m, sm) = a.need("model");
-                let (b, sb) = a.need("samples");
-                let model = self.model_of(&m, sm)?;
-                let Val::Samples(samples) = b else {
-                    let kind = b.kind();
-                    return self.error(
-                        "wrong-type",
-                        sb,
-                        format!("`logprob` takes samples, not {kind}"),
-                        format!("this is {kind}"),
-                    );
-                };
-                self.logprob(model, &samples, span)
-            }
             "evaluate" => self.evaluate(a),
-            _ => {
-                let _ = env;
-                Err(Stop)
-            }
+            "held_out" => self.held_out(a),
+            "validate" => self.validate(a),
+            _ => Err(Stop),
         }
     }
 
@@ -203,11 +180,80 @@ impl<'a> Elab<'a, '_> {
         let prompt = self.text_of(&c, sc, "`prompt`")?;
         let (c, sc) = a.need("answer");
         let answer = if c.is_none() { None } else { Some(self.text_of(&c, sc, "`answer`")?) };
+        let pair = self.pair_columns(&mut a, answer.is_some())?;
+        let (answer, rejected) = match pair {
+            Some((chosen, rejected)) => (Some(chosen), Some(rejected)),
+            None => (answer, None),
+        };
         let bad_lines = match a.need("bad_lines").0 {
             Val::Variant { name, .. } if name == "skip" => BadLines::Skip,
             _ => BadLines::Error,
         };
-        self.push_data(Source::JsonLines { path }, &prompt, answer, bad_lines)
+        let made = self.push_data(Source::JsonLines { path }, &prompt, answer, bad_lines)?;
+        if let Val::Data(d) = &made {
+            self.out.program.data[*d].rejected = rejected;
+        }
+        Ok(made)
+    }
+
+    /// `chosen:` and `rejected:`, which come together and in place of `answer:`.
+    fn pair_columns(&mut self, a: &mut Args<'a>, answer: bool) -> El<Option<(String, String)>> {
+        let mut columns = vec![];
+        for name in ["chosen", "rejected"] {
+            let (v, s) = a.need(name);
+            if !v.is_none() {
+                columns.push((self.text_of(&v, s, &format!("`{name}`"))?, s));
+            }
+        }
+        match &columns[..] {
+            [] => Ok(None),
+            [(c, _), (r, _)] if !answer => Ok(Some((c.clone(), r.clone()))),
+            [(_, s), ..] => {
+                let what = "pairs have a chosen and a rejected answer, and no other";
+                let d = Diagnostic::error("wrong-arguments", what).label(*s, "given here");
+                self.fail(d.help("write `chosen: \"column\", rejected: \"column\"`"))
+            }
+        }
+    }
+
+    /// `held_out(data, 2 %)`: rows that are kept apart.
+    fn held_out(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
+        let (d, s) = a.need("data");
+        let (n, sn) = a.need("share");
+        let share = self.number(&n, sn, "the share")?;
+        if !(share > 0.0 && share < 1.0) {
+            let what = format!("a share of {} % of the rows", share * 100.0);
+            return self.error("out-of-range", sn, what, "more than 0 % and less than 100 %");
+        }
+        self.later(a.span, "rows held out of a data set do not run yet", "these rows");
+        self.with_data(&d, s, |_| {})
+    }
+
+    /// `validate(step, data)`: the loss of a step, without its update.
+    fn validate(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
+        let span = a.span;
+        self.need_step("validation", span)?;
+        let step = a.take("step").and_then(|g| g.expr);
+        if step.and_then(|e| e.as_name()) != Some("step") {
+            let at = step.map_or(span, |e| e.span);
+            let what = "`validate` takes the step that it tries: `validate(step, data)`";
+            return self.error("wrong-type", at, what, "not `step`");
+        }
+        let (d, sd) = a.need("data");
+        let Val::Data(data) = d else {
+            let kind = d.kind();
+            let what = format!("`validate` takes a data set, not {kind}");
+            return self.error("wrong-type", sd, what, format!("this is {kind}"));
+        };
+        self.later(span, "validation by a step's loss does not run yet", "this validation");
+        let name = format!("%{}", self.stages.len());
+        let metrics: &[&str] = if self.out.program.data[data].rejected.is_some() {
+            &["loss", "accuracy", "margin"]
+        } else {
+            &["loss"]
+        };
+        self.metrics.insert(name.clone(), metrics.to_vec());
+        Ok(Val::Report(name))
     }
 
     fn made_rows(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
@@ -262,6 +308,7 @@ impl<'a> Elab<'a, '_> {
             source,
             prompt: prompt.into(),
             answer,
+            rejected: None,
             model: 0,
             chat: None,
             at_most: None,
@@ -292,6 +339,11 @@ impl<'a> Elab<'a, '_> {
             _ => None,
         };
         let decay_norms = matches!(a.take("decay_norms"), Some(g) if matches!(g.val, Val::Const(Value::Bool(true), _)));
+        let master = a.take("master");
+        let bf16 = matches!(&master, Some(g) if matches!(&g.val, Val::Variant { name, .. } if name == "bf16"));
+        if bf16 {
+            self.later(span, "weights kept in bf16 do not run yet", "this optimizer");
+        }
         let (state, ss) = a.need("state");
         let state: Vec<String> = match &state {
             Val::Const(Value::List(l), _) => l
@@ -322,6 +374,7 @@ impl<'a> Elab<'a, '_> {
             std::iter::once("w").chain(state.iter().map(String::as_str)).collect();
         let outputs: Vec<(&str, nrl_ir::ValueId)> = names.into_iter().zip(outs).collect();
         let graph = self.push_graph(builder.finish(&outputs), GraphKind::Optimizer);
+        self.out.facts.bf16_masters.push(bf16);
         self.out.program.optimizers.push(Optimizer {
             name: String::new(),
             lr,
@@ -385,175 +438,7 @@ impl<'a> Elab<'a, '_> {
         self.out.program.graphs.len() - 1
     }
 
-    fn sampling(&mut self, a: &mut Args<'a>, base: Sampling) -> El<Sampling> {
-        let mut s = base;
-        if let Some(g) = a.take("temperature") {
-            s.temperature = self.number(&g.val, g.span, "`temperature`")?;
-            if s.temperature < 0.0 {
-                return self.error(
-                    "out-of-range",
-                    g.span,
-                    format!("the temperature is {}, below 0", s.temperature),
-                    "0 is greedy, 1 the model's own distribution",
-                );
-            }
-        }
-        if let Some(g) = a.take("top_k").filter(|g| !g.val.is_none()) {
-            let k = self.whole(&g.val, g.span, "`top_k`")?;
-            if k == 0 {
-                return self.error(
-                    "out-of-range",
-                    g.span,
-                    "`top_k` of 0 keeps no token",
-                    "leave it out to keep all",
-                );
-            }
-            s.top_k = Some(k);
-        }
-        if let Some(g) = a.take("top_p").filter(|g| !g.val.is_none()) {
-            let p = self.number(&g.val, g.span, "`top_p`")?;
-            if !(p > 0.0 && p <= 1.0) {
-                return self.error(
-                    "out-of-range",
-                    g.span,
-                    format!("`top_p` is {p}, outside 0..1"),
-                    "a share of probability",
-                );
-            }
-            s.top_p = (p < 1.0).then_some(p);
-        }
-        if let Some(g) = a.take("stop").filter(|g| !g.val.is_none()) {
-            s.stop = match &g.val {
-                Val::Const(Value::Text(t), _) => vec![t.to_string()],
-                Val::Const(Value::List(l), _) => l
-                    .iter()
-                    .filter_map(|v| if let Value::Text(t) = v { Some(t.to_string()) } else { None })
-                    .collect(),
-                v => {
-                    let kind = v.kind();
-                    return self.error(
-                        "wrong-type",
-                        g.span,
-                        format!("`stop` is a text or a list of texts, not {kind}"),
-                        "this value",
-                    );
-                }
-            };
-        }
-        if let Some(g) = a.take("stop_ids").filter(|g| !g.val.is_none()) {
-            let Val::Const(Value::List(l), _) = &g.val else {
-                return self.error(
-                    "wrong-type",
-                    g.span,
-                    "`stop_ids` is a list of token ids",
-                    "this value",
-                );
-            };
-            s.stop_ids = l
-                .iter()
-                .filter_map(|v| if let Value::Num(x) = v { Some(*x as u32) } else { None })
-                .collect();
-        }
-        Ok(s)
-    }
-
-    fn generator(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
-        let span = a.span;
-        let (m, s) = a.need("model");
-        let model = self.model_of(&m, s)?;
-        let mesh = match a.take("on") {
-            Some(g) => match g.val {
-                Val::Mesh(i) => Some(i),
-                v => {
-                    let kind = v.kind();
-                    return self.error(
-                        "wrong-type",
-                        g.span,
-                        format!("`on:` takes a mesh, not {kind}"),
-                        format!("this is {kind}"),
-                    );
-                }
-            },
-            None => None,
-        };
-        let base = Sampling {
-            temperature: 1.0,
-            top_k: None,
-            top_p: None,
-            stop: vec![],
-            stop_ids: vec![],
-            min_new: 0,
-        };
-        let sampling = self.sampling(&mut a, base)?;
-        let slots = match a.take("slots") {
-            Some(g) => self.whole(&g.val, g.span, "`slots`")?.max(1),
-            None => SLOTS,
-        };
-        let graph = self.generate_graph(model, span)?;
-        if mesh.is_some() {
-            self.meshed.insert(self.out.program.generators.len());
-        }
-        let mesh = mesh.unwrap_or(0);
-        self.out.program.generators.push(Generator {
-            name: String::new(),
-            model,
-            mesh,
-            sampling: sampling.clone(),
-            graph,
-            slots,
-        });
-        Ok(Val::Generator(self.out.program.generators.len() - 1, sampling))
-    }
-
-    /// `sampler with (temperature: 0)`.
-    pub fn with_settings(
-        &mut self,
-        env: &Env<'a>,
-        base: Val<'a>,
-        args: &'a [nrl_syntax::ast::Arg],
-        span: nrl_base::Span,
-    ) -> El<Val<'a>> {
-        let Val::Generator(i, sampling) = base else {
-            let kind = base.kind();
-            return self.error(
-                "wrong-type",
-                span,
-                format!("`with` changes settings of a generator, not of {kind}"),
-                format!("this is {kind}"),
-            );
-        };
-        let Some(which) = super::find("generator") else { return Err(Stop) };
-        let mut given: Vec<Option<super::Given<'a>>> = which.params.iter().map(|_| None).collect();
-        for arg in args {
-            let name = arg.name.as_ref().map(|n| n.text.as_str()).unwrap_or("");
-            let allowed = ["temperature", "top_k", "top_p", "stop", "stop_ids"];
-            if !allowed.contains(&name) {
-                let help = nrl_base::did_you_mean(name, allowed)
-                    .unwrap_or_else(|| format!("one of {}", allowed.join(", ")));
-                return self.fail(
-                    Diagnostic::error(
-                        "unknown-name",
-                        format!("a generator has no setting `{name}` to change"),
-                    )
-                    .label(arg.span, "not a setting")
-                    .help(help),
-                );
-            }
-            let Some(at) = which.params.iter().position(|p| p.trim_end_matches('?') == name) else {
-                continue;
-            };
-            given[at] = Some(super::Given {
-                val: self.expr(env, &arg.value)?,
-                span: arg.value.span,
-                expr: None,
-            });
-        }
-        let mut a = Args { which, given, span };
-        let sampling = self.sampling(&mut a, sampling)?;
-        Ok(Val::Generator(i, sampling))
-    }
-
-    fn need_step(&mut self, what: &str, span: nrl_base::Span) -> El<()> {
+    pub fn need_step(&mut self, what: &str, span: nrl_base::Span) -> El<()> {
         match self.mode() {
             Mode::Step => Ok(()),
             Mode::Loss { .. } => self.error(
@@ -571,59 +456,6 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
-    fn generate(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
-        let span = a.span;
-        self.need_step("generation", span)?;
-        let (g, sg) = a.need("generator");
-        let Val::Generator(generator, mut sampling) = g else {
-            let kind = g.kind();
-            return self.error(
-                "wrong-type",
-                sg,
-                format!("only a generator generates, not {kind}"),
-                format!("this is {kind}"),
-            );
-        };
-        let (p, sp) = a.need("prompts");
-        let Val::Prompts { binding } = p else {
-            let kind = p.kind();
-            return self.fail(
-                Diagnostic::error("wrong-type", format!("`generate` takes prompts, not {kind}"))
-                    .label(sp, format!("this is {kind}"))
-                    .help("write `data.take(32 prompts)`"),
-            );
-        };
-        let (n, sn) = a.need("samples");
-        let per = Unit::of("sample").times(&Unit::of("prompt").inverse());
-        let copies = self.counted(&n, sn, "the group size", per)?;
-        if copies == 0 {
-            return self.error(
-                "out-of-range",
-                sn,
-                "a group of 0 samples",
-                "at least 1 sample/prompt",
-            );
-        }
-        let max_new = match a.take("max_new") {
-            None => None,
-            Some(g) if matches!(g.val, Val::Rest) => None,
-            Some(g) => Some(self.counted(&g.val, g.span, "`max_new`", Unit::of("token"))?),
-        };
-        if let Some(g) = a.take("temperature") {
-            sampling.temperature = self.number(&g.val, g.span, "`temperature`")?;
-        }
-        if let Some(g) = a.take("min_new") {
-            sampling.min_new = self.counted(&g.val, g.span, "`min_new`", Unit::of("token"))?;
-        }
-        let binding = self.stage(
-            "",
-            Stage::Generate { generator, copies, max_new, sampling: sampling.clone() },
-            vec![binding],
-            span,
-        );
-        Ok(Val::Samples(Samples { binding, sampling: Some(sampling) }))
-    }
-
     fn take(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
         let span = a.span;
         self.need_step("`take`", span)?;
@@ -638,13 +470,14 @@ impl<'a> Elab<'a, '_> {
             );
         };
         let (n, sn) = a.need("count");
+        let pairs = matches!(&n, Val::Const(_, u) if *u == Unit::of("pair"));
         let complete = match &n {
             Val::Const(Value::Num(_), u) if *u == Unit::of("prompt") => false,
-            Val::Const(Value::Num(_), u) if *u == Unit::of("sample") => true,
+            Val::Const(Value::Num(_), u) if *u == Unit::of("sample") || pairs => true,
             v => {
                 let kind = v.kind();
                 return self.fail(
-                    Diagnostic::error("unit-mismatch", format!("`take` counts prompts (to generate from) or samples (with their answers), not {kind}"))
+                    Diagnostic::error("unit-mismatch", format!("`take` counts prompts (to generate from), samples (with their answers) or pairs, not {kind}"))
                         .label(sn, format!("this is {kind}"))
                         .help("write `take(32 prompts)` or `take(256 samples)`"),
                 );
@@ -653,6 +486,22 @@ impl<'a> Elab<'a, '_> {
         let count = self.whole(&n, sn, "the count")?;
         if count == 0 {
             return self.error("out-of-range", sn, "`take` of 0 rows", "at least 1");
+        }
+        let rejected = self.out.program.data[data].rejected.is_some();
+        if pairs != rejected && complete {
+            let (what, help) = if pairs {
+                (
+                    "pairs need two answers, and this data set names one column at most",
+                    "write `chosen: \"column\", rejected: \"column\"` where the data is read",
+                )
+            } else {
+                (
+                    "these rows are pairs of a chosen and a rejected answer",
+                    "write `take(128 pairs)`",
+                )
+            };
+            let d = Diagnostic::error("missing-field", what).label(sd, "this data set");
+            return self.fail(d.help(help));
         }
         if complete && self.out.program.data[data].answer.is_none() {
             return self.fail(
@@ -673,8 +522,10 @@ impl<'a> Elab<'a, '_> {
             );
         }
         let binding = self.stage("", Stage::Take { data, count, complete }, vec![], span);
-        Ok(if complete {
-            Val::Samples(Samples { binding, sampling: None })
+        Ok(if pairs {
+            Val::Pairs { binding }
+        } else if complete {
+            Val::Samples(Samples { binding, drawing: None, side: None, reward: None })
         } else {
             Val::Prompts { binding }
         })
@@ -684,7 +535,7 @@ impl<'a> Elab<'a, '_> {
         let span = a.span;
         self.need_step("evaluation", span)?;
         let (g, sg) = a.need("generator");
-        let Val::Generator(generator, sampling) = g else {
+        let Val::Generator(generator, drawing) = g else {
             let kind = g.kind();
             return self.error(
                 "wrong-type",
@@ -717,83 +568,10 @@ impl<'a> Elab<'a, '_> {
             Some(g) => self.number(&g.val, g.span, "`correct`")?,
             None => 1.0,
         };
+        let sampling = drawing.sampling;
         let stage =
             Stage::Evaluate { generator, data, limit, copies, sampling, max_new, reward, correct };
         let binding = self.stage("", stage, vec![], span);
         Ok(Val::Report(self.stages[binding].name.clone()))
-    }
-
-    /// Log-probabilities of the trained tokens of `samples` under `model`.
-    fn logprob(&mut self, model: usize, samples: &Samples, span: nrl_base::Span) -> El<Val<'a>> {
-        if self.live_model() == Some(model) {
-            let known = self.builder(span)?.logprobs.get(&samples.binding).copied();
-            let lp = match known {
-                Some((lp, _)) => lp,
-                None => {
-                    if !self.builder(span)?.logprobs.is_empty() {
-                        return self.error(
-                            "not-supported",
-                            span,
-                            "a loss over two batches of samples does not run yet",
-                            "a second batch",
-                        );
-                    }
-                    let (lp, entropy) = self.forward_logprob(model, span)?;
-                    let b = self.builder(span)?;
-                    b.samples = Some(samples.binding);
-                    b.logprobs.insert(samples.binding, (lp, entropy));
-                    lp
-                }
-            };
-            return Ok(self.made(lp, None));
-        }
-        if matches!(self.mode(), Mode::Config | Mode::Forward | Mode::Rule) {
-            return self.error(
-                "misplaced",
-                span,
-                "`logprob` runs in a step",
-                "not inside a step here",
-            );
-        }
-        // Weights that do not move are scored once, before the update.
-        let outer = std::mem::take(&mut self.builders);
-        let mut b = Builder::new("logprob");
-        b.bounds.insert("tok", MICROBATCH_TOKENS);
-        b.bounds.insert("act", MICROBATCH_TOKENS);
-        self.builders.push(b);
-        self.modes.push(Mode::Forward);
-        let result = self.forward_logprob(model, span);
-        self.modes.pop();
-        let builder = self.builders.pop();
-        self.builders = outer;
-        let (lp, _) = result?;
-        let Some(builder) = builder else { return Err(Stop) };
-        let graph =
-            self.push_graph(builder.finish(&[("logprob", lp)]), GraphKind::Forward { model });
-        let temperature = temperature_of(samples);
-        let stage = Stage::Forward {
-            model,
-            graph,
-            output: 0,
-            inputs: vec![],
-            temperature,
-            tokens: MICROBATCH_TOKENS,
-        };
-        let binding = self.stage("", stage, vec![samples.binding], span);
-        Ok(Val::Step(StepTensor {
-            binding,
-            field: None,
-            shape: StepShape::Act,
-            valid: Validity::All,
-            samples: Some(samples.binding),
-        }))
-    }
-}
-
-/// Temperature of the distribution that samples were drawn from; greedy ones count as 1.
-pub fn temperature_of(samples: &Samples) -> f64 {
-    match &samples.sampling {
-        Some(s) if s.temperature > 0.0 => s.temperature,
-        _ => 1.0,
     }
 }

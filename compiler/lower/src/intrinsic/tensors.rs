@@ -6,7 +6,7 @@ use nrl_ir::op::{Attention, BinaryOp, Op, ReduceOp, UnaryOp};
 
 use super::Args;
 use crate::elab::{El, Elab, Mode};
-use crate::value::{Env, Val};
+use crate::value::{Env, Side, Val};
 
 impl<'a> Elab<'a, '_> {
     pub(super) fn tensor_call(&mut self, env: &Env<'a>, mut a: Args<'a>) -> El<Val<'a>> {
@@ -63,7 +63,11 @@ impl<'a> Elab<'a, '_> {
                 let t = self.tensor(&x, s)?;
                 let dims = self.over(env, over, t.id)?;
                 let op = if name == "sum" { ReduceOp::Sum } else { ReduceOp::Max };
+                if let Some(side) = self.builder(span)?.sides.get(&t.id).copied() {
+                    return self.side_sum(op, t.id, &dims, side, span);
+                }
                 let id = self.reduce(op, t.id, dims, span)?;
+                self.whole_batch(t.id, id, over.span)?;
                 Ok(self.made(id, None))
             }
             "mean" => self.mean(env, a),
@@ -141,6 +145,61 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
+    /// A sum over the tokens of one side of pairs: one number per pair.
+    fn side_sum(
+        &mut self,
+        op: ReduceOp,
+        x: nrl_ir::ValueId,
+        over: &[nrl_ir::DimId],
+        side: Side,
+        span: nrl_base::Span,
+    ) -> El<Val<'a>> {
+        let b = self.builder(span)?;
+        let (act, seq) = (b.dim("act"), b.dim("seq"));
+        if op != ReduceOp::Sum || over != [act] {
+            return self.error(
+                "not-supported",
+                span,
+                "one side of pairs is added up over its tokens",
+                "write `sum(.., over: tokens)`",
+            );
+        }
+        let mask = self.side_mask(side, span)?;
+        let masked =
+            self.tensor_op(Op::Binary { op: BinaryOp::Mul }, &[x, mask], &[span, span], span)?;
+        let id = self.reduce(ReduceOp::Sum, masked, vec![act, seq], span)?;
+        for v in [masked, id] {
+            self.builder(span)?.sides.remove(&v);
+        }
+        Ok(self.made(id, None))
+    }
+
+    /// Inside `minimising` a graph sees one micro-batch: nothing may be reduced to one number there.
+    fn whole_batch(
+        &mut self,
+        from: nrl_ir::ValueId,
+        to: nrl_ir::ValueId,
+        span: nrl_base::Span,
+    ) -> El<()> {
+        let live = matches!(self.mode(), Mode::Loss { model } if *model != usize::MAX);
+        let b = self.builder(span)?;
+        let ragged = |b: &crate::builder::Builder, v| {
+            b.graph.dims_of(v).iter().any(|d| b.graph.dims.is_ragged(*d))
+        };
+        if !live || !ragged(b, from) || ragged(b, to) {
+            return Ok(());
+        }
+        let at = self.user_span(span);
+        let d = Diagnostic::error(
+            "loss-depends-on-layout",
+            "inside `minimising` this adds up one micro-batch, not the batch",
+        );
+        self.fail(
+            d.label(at, "changes with packing and layout")
+                .help("move it to a line before the update, or write `mean(.., over: tokens)`"),
+        )
+    }
+
     fn host_unary(
         &mut self,
         name: &str,
@@ -177,8 +236,9 @@ impl<'a> Elab<'a, '_> {
         let (x, s) = a.need("x");
         let Some(over) = a.take("over").and_then(|g| g.expr) else { return Err(crate::elab::Stop) };
         let t = self.tensor(&x, s)?;
-        let item =
-            over.as_name().filter(|n| matches!(*n, "tokens" | "samples" | "groups" | "pairs"));
+        let item = over
+            .as_name()
+            .filter(|n| matches!(*n, "tokens" | "samples" | "groups" | "pairs" | "microbatch"));
         let Some(item) = item else {
             let dims = self.over(env, over, t.id)?;
             let b = self.builder(span)?;
@@ -215,13 +275,14 @@ impl<'a> Elab<'a, '_> {
         let per_token = act.is_some_and(|d| dims.contains(&d));
         let seq = b.has_dim("seq");
         let per_sample = seq.is_some_and(|d| dims.contains(&d));
-        if item == "pairs" {
-            return self.error(
-                "not-supported",
-                over.span,
-                "a mean over pairs does not run yet",
-                "this count",
-            );
+        if b.sides.contains_key(&t.id) {
+            let what = "one side of pairs has no mean of its own yet";
+            let d = Diagnostic::error("not-supported", what).label(s, "tokens of one side");
+            return self
+                .fail(d.help("add it up first: `sum(.., over: tokens)`, then `over: pairs`"));
+        }
+        if item == "microbatch" {
+            return self.microbatch_mean(t.id, over.span, span);
         }
         let x = match item {
             "tokens" if per_token => t.id,
@@ -260,7 +321,7 @@ impl<'a> Elab<'a, '_> {
                 )?;
                 self.tensor_op(Op::Binary { op: BinaryOp::Div }, &[sums, n], &[span, span], span)?
             }
-            _ if per_sample || item == "groups" => t.id,
+            _ if per_sample || matches!(item, "groups" | "pairs") => t.id,
             _ => {
                 return self.error(
                     "dim-mismatch",
@@ -285,6 +346,37 @@ impl<'a> Elab<'a, '_> {
         // A batch in which nothing is trained has loss 0.
         let one = b.constant(1.0);
         let n = self.tensor_op(Op::Binary { op: BinaryOp::Max }, &[n, one], &[span, span], span)?;
+        let id =
+            self.tensor_op(Op::Binary { op: BinaryOp::Div }, &[total, n], &[span, span], span)?;
+        Ok(Val::Loss(id))
+    }
+
+    /// A mean over whatever is computed at once: its gradient changes with packing and layout.
+    fn microbatch_mean(
+        &mut self,
+        x: nrl_ir::ValueId,
+        at: nrl_base::Span,
+        span: nrl_base::Span,
+    ) -> El<Val<'a>> {
+        let place = self.user_span(at);
+        self.problems.push(
+            Diagnostic::warning(
+                "loss-depends-on-layout",
+                "this mean is over one micro-batch, so that the gradient changes with packing and dp",
+            )
+            .label(place, "over what is computed at once")
+            .note("two micro-batches of 2 and 8 tokens that add up to 10 each: 3.125 here, 2.0 over all tokens")
+            .help("write `over: tokens`, unless it must be as Megatron-LM has it"),
+        );
+        self.later(place, "a mean over a micro-batch does not run yet", "this mean");
+        let ones = self.ones(x, span)?;
+        let ones = self.tensor(&ones, span)?.id;
+        let b = self.builder(span)?;
+        let totals = b.total(x).and_then(|t| Ok((t, b.total(ones)?)));
+        let (total, n) = match totals {
+            Ok(t) => t,
+            Err(e) => return self.shape_error(e, &[span], span),
+        };
         let id =
             self.tensor_op(Op::Binary { op: BinaryOp::Div }, &[total, n], &[span, span], span)?;
         Ok(Val::Loss(id))

@@ -155,15 +155,31 @@ impl Prompts {
     }
 }
 
-/// Prompts with their reference answers as completions: the answer's tokens and the end token are trained.
-pub fn complete(prompts: Vec<Arc<Prompt>>, text: &Text, context: usize) -> Outcome<Batch> {
+/// Prompts with their reference answers as completions: the answer's tokens and the end token are trained. Rows of
+/// pairs give two samples, the chosen answer, then the one in the column `rejected`.
+pub fn complete(
+    prompts: Vec<Arc<Prompt>>,
+    rejected: Option<&str>,
+    text: &Text,
+    context: usize,
+) -> Outcome<Batch> {
     let mut samples = vec![];
-    for (i, p) in prompts.iter().enumerate() {
-        let answer = answer_text(&p.answer).ok_or_else(|| {
-            RunError::new(
-                "bad-data-line",
-                format!("row {} has no answer to train on", p.number + 1),
-            )
+    let answers = |p: &Prompt| {
+        let other = rejected.map(|c| match &p.row {
+            Value::Record(r) => r.get(c).cloned().unwrap_or(Value::None),
+            _ => Value::None,
+        });
+        std::iter::once(p.answer.clone()).chain(other).enumerate().collect::<Vec<_>>()
+    };
+    let all = prompts
+        .iter()
+        .enumerate()
+        .flat_map(|(i, p)| answers(p).into_iter().map(move |(copy, answer)| (i, p, copy, answer)));
+    for (i, p, copy, answer) in all {
+        let answer = answer_text(&answer).ok_or_else(|| {
+            let which = if copy == 0 { "" } else { "rejected " };
+            let what = format!("row {} has no {which}answer to train on", p.number + 1);
+            RunError::new("bad-data-line", what)
         })?;
         let mut ids = text.encode_rest(&answer)?;
         ids.extend(text.tokenizer.eos());
@@ -175,7 +191,14 @@ pub fn complete(prompts: Vec<Arc<Prompt>>, text: &Text, context: usize) -> Outco
             )
             .help("raise `context`, or leave out rows that long"));
         }
-        samples.push(Sample { prompt: i, ids, finished: true, text: answer, ..Sample::default() });
+        samples.push(Sample {
+            prompt: i,
+            copy,
+            ids,
+            finished: true,
+            text: answer,
+            ..Sample::default()
+        });
     }
     Ok(Batch::new(prompts, samples, 1.0))
 }
@@ -192,7 +215,8 @@ fn read(data: &Data) -> Outcome<DataSet> {
     match &data.source {
         Source::JsonLines { path } => {
             let mut columns = vec![Column::new(&data.prompt, Kind::Prompt)];
-            columns.extend(data.answer.as_ref().map(|a| Column::new(a, Kind::Any)));
+            let answers = data.answer.iter().chain(&data.rejected);
+            columns.extend(answers.map(|a| Column::new(a, Kind::Any)));
             let bad = match data.bad_lines {
                 BadLines::Error => jsonl::BadLines::Error,
                 BadLines::Skip => jsonl::BadLines::Skip,
@@ -322,6 +346,7 @@ mod tests {
             },
             prompt: "q".into(),
             answer: Some("a".into()),
+            rejected: None,
             model: 0,
             chat: None,
             at_most,
@@ -373,7 +398,7 @@ mod tests {
         assert_eq!(open(3, Some((0, TooLong::Drop))).err().unwrap().code, "empty-data");
         let open = Prompts::open(&made(2, None), &text, 8, 1).unwrap();
         assert_eq!(
-            complete(open.first(2).unwrap(), &text, 2).unwrap_err().code,
+            complete(open.first(2).unwrap(), None, &text, 2).unwrap_err().code,
             "sample-over-context"
         );
     }
@@ -382,7 +407,7 @@ mod tests {
     fn a_reference_answer_is_trained_with_its_end_token() {
         let text = characters();
         let p = Prompts::open(&made(3, None), &text, 8, 1).unwrap();
-        let batch = complete(p.first(3).unwrap(), &text, 8).unwrap();
+        let batch = complete(p.first(3).unwrap(), None, &text, 8).unwrap();
         let eos = text.tokenizer.eos().unwrap();
         assert_eq!(batch.samples[2].ids, [2, eos]);
         assert!(!batch.is_sampled());

@@ -84,6 +84,10 @@ impl<'a> Pass<'a> {
         let start = Instant::now();
         for i in 0..self.list.len() {
             let binding = &self.list[i];
+            if self.place.in_phase < binding.from {
+                self.held.push(Held::Nothing);
+                continue;
+            }
             let begin = Instant::now();
             let held = self.stage(i, binding).map_err(|e| at_line(e, binding))?;
             self.held.push(held);
@@ -147,7 +151,9 @@ impl<'a> Pass<'a> {
         }
         let model = self.shop.machine.program().data[data].model;
         let context = self.shop.machine.program().models[model].context;
-        let batch = complete(prompts, &self.shop.machine.texts[model], context)?;
+        let rejected = self.shop.machine.program().data[data].rejected.clone();
+        let text = &self.shop.machine.texts[model];
+        let batch = complete(prompts, rejected.as_deref(), text, context)?;
         Ok(Held::Samples(Arc::new(batch)))
     }
 
@@ -575,6 +581,8 @@ fn field_of(batch: &Batch, field: &str) -> Option<Tensor> {
         }
         "length" => Some(per(&|s| s.ids.len() as f32)),
         "truncated" => Some(per(&|s| f32::from(!s.finished))),
+        "chosen" => Some(per(&|s| f32::from(s.copy == 0))),
+        "rejected" => Some(per(&|s| f32::from(s.copy == 1))),
         _ => None,
     }
 }

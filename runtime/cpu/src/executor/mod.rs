@@ -4,8 +4,8 @@
 //! and values to the cache. Nodes run in the graph's order; values die after their last reader; weights and inputs are
 //! read where they are.
 
-mod code;
 mod along;
+mod code;
 mod index;
 mod pool;
 mod product;

@@ -276,7 +276,8 @@ fn the_next_item_recurrences_and_the_largest_few() {
         m.op(Op::TopK { dim: d.b, k: 2 }, &[x]),
         m.op(Op::TopK { dim: d.a, k: 1 }, &[x]),
     ];
-    let g = m.finish(&[("n", outs[0]), ("b", outs[1]), ("f", outs[2]), ("k", outs[3]), ("l", outs[4])]);
+    let g =
+        m.finish(&[("n", outs[0]), ("b", outs[1]), ("f", outs[2]), ("k", outs[3]), ("l", outs[4])]);
     same("along", &g, &d);
 }
 

@@ -300,6 +300,7 @@ pub fn compiled(cut: Cut) -> Compiled {
             source: Source::Made { rows: 10, make: func(1, made) },
             prompt: "prompt".into(),
             answer: Some("answer".into()),
+            rejected: None,
             model: 0,
             chat: None,
             at_most: None,
@@ -394,7 +395,7 @@ fn graphs(dims: &Dims, params: &[ParamDecl]) -> Vec<Graph> {
 }
 
 fn binding(name: &str, stage: Stage, args: &[usize]) -> Binding {
-    Binding { name: name.into(), stage, args: args.to_vec(), line: 1 }
+    Binding { name: name.into(), stage, args: args.to_vec(), from: 0, line: 1 }
 }
 
 fn update(optimizer: usize, graph: usize, updates: usize, inputs: Vec<GraphInput>) -> Stage {
