@@ -5,13 +5,18 @@
 //! and call its `load`: parents are read once. `Loader::environment` gives the variables that
 //! `${oc.env:..}` may name. Each value of the `Settings` says who set it and where. Findings are
 //! sorted; without an error among them there are settings, and else there are none.
+//! `import` writes a recipe in the language, `export` writes one of the language for NeMo RL.
 //! `check` loads and then judges: unknown keys, and the rules of `nrl_rules`.
 
 mod check;
+mod export;
+mod import;
 mod interpolate;
+mod layers;
 mod loader;
 mod merge;
 pub mod model;
+mod native;
 mod overrides;
 mod python;
 mod scalar;
@@ -19,6 +24,8 @@ pub mod schema;
 mod yaml;
 
 pub use check::{Checked, Options, check};
+pub use export::{ExportOptions, Exported, Lost, export};
+pub use import::import;
 pub use loader::Loader;
 
 use nrl_base::{Diagnostic, Files, SourceMap};

@@ -96,6 +96,16 @@ impl<'f> Loader<'f> {
         self.merged.get(&clean(path)).map_or_else(Vec::new, |merged| merged.chain.clone())
     }
 
+    /// The merged files of a recipe, before overrides and interpolation.
+    pub(crate) fn tree(&mut self, sources: &mut SourceMap, path: &str) -> Option<Node> {
+        self.merged(sources, &clean(path), &mut vec![], None).tree.clone()
+    }
+
+    /// The environment variables it was given.
+    pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
+        &self.environment
+    }
+
     fn merged(
         &mut self,
         sources: &mut SourceMap,

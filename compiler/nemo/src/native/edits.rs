@@ -3,8 +3,9 @@
 use indexmap::IndexMap;
 use nrl_rules::settings::{Node, Value};
 
+use super::table::{BETA1, BETA2};
 use super::take::clock;
-use super::{Algorithm, Facts, int, on, table, text};
+use super::{Algorithm, Facts, int, on, same, table, text};
 
 /// One setting that a fact gives.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,6 +28,14 @@ pub(crate) fn engine(root: &Node) -> &str {
     }
 }
 
+/// Where the learning rate of the critic stands.
+pub(super) fn critic_lr(root: &Node) -> &'static str {
+    match root.get("value.megatron_cfg.enabled").map(|n| &n.value) {
+        Some(Value::Bool(true)) => "value.megatron_cfg.optimizer.lr",
+        _ => "value.optimizer.kwargs.lr",
+    }
+}
+
 /// What the facts of a recipe set, given the settings below it.
 pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Edit> {
     let mut out = vec![];
@@ -36,11 +45,16 @@ pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Ed
     };
     for row in table::rows(algorithm, on_megatron, engine(below)) {
         let said = facts.get(row.fact);
+        let old = below.get(&row.path);
+        let usual = row.otherwise.as_ref().is_some_and(|usual| Some(usual) == said);
+        if usual && old.is_none_or(|old| said.is_some_and(|said| alike(&old.value, said))) {
+            continue;
+        }
         let Some(value) = said.cloned().or(row.otherwise) else { continue };
         if said.is_some() {
             out.push(Edit { fact: row.fact, path: row.path, value });
         } else if facts.contains_key(row.line)
-            && let Some(old) = below.get(&row.path)
+            && let Some(old) = old
             && !alike(&old.value, &value)
         {
             out.push(Edit { fact: row.line, path: row.path, value });
@@ -50,6 +64,9 @@ pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Ed
         out.push(Edit { fact, path: path.to_string(), value });
     };
     backend(facts, below, on_megatron, &mut put);
+    if let (Algorithm::Ppo, Some(lr)) = (algorithm, facts.get("critic_lr")) {
+        put("critic_lr", critic_lr(below), lr.clone());
+    }
     if let Some(seconds) = int(facts, "within") {
         put("within", "checkpointing.checkpoint_must_save_by", Value::Text(clock(seconds)));
     }
@@ -92,14 +109,27 @@ fn backend(
     if on_megatron {
         return;
     }
-    let beta = |fact: &str| facts.get(fact).cloned();
-    if let (Some(a), Some(b)) = (beta("beta1"), beta("beta2")) {
-        let at = |value| Node { value, origin: below.origin };
-        put("beta1", "policy.optimizer.kwargs.betas", Value::List(vec![at(a), at(b)]));
-    }
+    betas(facts, below, put);
     if let Some(updates) = int(facts, "warmup") {
         let old = below.get("policy.scheduler").map(|n| &n.value);
         put("warmup", "policy.scheduler", with_warmup(old, updates, below));
+    }
+}
+
+/// Both decays stand in one list.
+fn betas(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &str, Value)) {
+    let path = "policy.optimizer.kwargs.betas";
+    let old = below.get(path).map(|n| &n.value);
+    let said = facts.contains_key("beta1") || facts.contains_key("beta2");
+    if !facts.contains_key("opt") || (!said && old.is_none()) {
+        return;
+    }
+    let fact = |name: &str, usual: f64| facts.get(name).cloned().unwrap_or(Value::Float(usual));
+    let at = |value| Node { value, origin: below.origin };
+    let pair = vec![at(fact("beta1", BETA1)), at(fact("beta2", BETA2))];
+    let new = Value::List(pair);
+    if said || old.is_some_and(|old| !same(old, &new)) {
+        put(if said { "beta1" } else { "opt" }, path, new);
     }
 }
 
@@ -126,7 +156,8 @@ fn generation(
     algorithm: Algorithm,
     put: &mut impl FnMut(&'static str, &str, Value),
 ) {
-    if on(facts, "colocated") {
+    let colocated = below.get("policy.generation.colocated.enabled");
+    if on(facts, "colocated") && colocated.is_some_and(|n| n.value != Value::Bool(true)) {
         put("colocated", "policy.generation.colocated.enabled", Value::Bool(true));
     }
     let resources = "policy.generation.colocated.resources";
@@ -143,7 +174,8 @@ fn generation(
         put("pool_gpus", &format!("{resources}.gpus_per_node"), Value::Int(gpus));
     }
     let context = facts.get("context").cloned();
-    let context = context.or(below.get("policy.max_total_sequence_length").map(|n| n.value.clone()));
+    let context =
+        context.or(below.get("policy.max_total_sequence_length").map(|n| n.value.clone()));
     match (facts.get("max_new"), context) {
         (Some(Value::Int(n)), _) => {
             put("max_new", "policy.generation.max_new_tokens", Value::Int(*n));
@@ -184,7 +216,10 @@ fn correction(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &s
         return;
     };
     put("correction", &at("use_importance_sampling_correction"), Value::Bool(true));
-    let named = if kind == "weight" { Value::Null } else { Value::Text(kind.into()) };
+    let named = match kind {
+        "weight" => Value::Null,
+        kind => Value::Text(kind.replace('_', "-")),
+    };
     let mut pairs = vec![("truncated_importance_sampling_type", named)];
     for (key, fact) in [
         ("truncated_importance_sampling_ratio", "correction_max"),
@@ -210,10 +245,10 @@ fn staleness(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &st
                 put("staleness", &at("in_flight_weight_updates"), Value::Bool(swap));
             }
         }
-        None if below.get(&at("enabled")).is_some_and(|n| n.value == Value::Bool(true)) => {
-            if facts.contains_key("sampler") {
-                put("sampler", &at("enabled"), Value::Bool(false));
-            }
+        None if facts.contains_key("sampler")
+            && below.get(&at("enabled")).is_some_and(|n| n.value == Value::Bool(true)) =>
+        {
+            put("sampler", &at("enabled"), Value::Bool(false));
         }
         None => {}
     }
@@ -223,9 +258,7 @@ fn staleness(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &st
 pub(super) fn linear_warmup(schedule: &Value) -> Option<i64> {
     let Value::List(parts) = schedule else { return None };
     let [rise, flat, meet] = parts.as_slice() else { return None };
-    let named = |node: &Node, end: &str| {
-        matches!(node.get("name").map(|n| &n.value), Some(Value::Text(t)) if t.ends_with(end))
-    };
+    let named = |node: &Node, end: &str| matches!(node.get("name").map(|n| &n.value), Some(Value::Text(t)) if t.ends_with(end));
     let whole = |node: Option<&Node>| match node.map(|n| &n.value) {
         Some(Value::Int(n)) if *n > 0 => Some(*n),
         _ => None,

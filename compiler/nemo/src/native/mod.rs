@@ -9,8 +9,9 @@ mod edits;
 mod table;
 mod take;
 
-pub(crate) use edits::edits;
-pub(crate) use take::take;
+pub(crate) use edits::{Edit, edits, megatron as trains_with_megatron};
+pub(crate) use table::{BETA1, BETA2, EPS};
+pub(crate) use take::{dtype_word, percent, take};
 
 use indexmap::IndexMap;
 use nrl_rules::settings::{Node, Value};
@@ -95,9 +96,8 @@ pub(crate) fn same(a: &Value, b: &Value) -> bool {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(&a.value, &b.value))
         }
         (Value::Map(a), Value::Map(b)) => {
-            let has = |(name, x): (&String, &Node)| {
-                b.get(name).is_some_and(|y| same(&x.value, &y.value))
-            };
+            let has =
+                |(name, x): (&String, &Node)| b.get(name).is_some_and(|y| same(&x.value, &y.value));
             a.len() == b.len() && a.iter().all(has)
         }
         (Value::Float(a), Value::Float(b)) => a == b || a.is_nan() && b.is_nan(),

@@ -4,7 +4,13 @@ use nrl_rules::settings::Value;
 
 use super::Algorithm;
 
-/// A fact, the line it belongs to, where it stands, and what it is if the line does not say it.
+/// What `optim.adamw` takes where a recipe says nothing.
+pub(crate) const BETA1: f64 = 0.9;
+pub(crate) const BETA2: f64 = 0.999;
+pub(crate) const EPS: f64 = 1e-8;
+
+/// A fact, the line it belongs to, where it stands, and what it is if the line,
+/// or the settings, do not say it.
 pub(super) struct Row {
     pub fact: &'static str,
     /// The fact that says that the line exists.
@@ -69,9 +75,9 @@ fn backend(rows: &mut Vec<Row>, megatron: bool) {
             or("recompute", "plan", at("activation_checkpointing"), no()),
             row("lr", "opt", at("optimizer.lr")),
             row("weight_decay", "opt", at("optimizer.weight_decay")),
-            row("beta1", "opt", at("optimizer.adam_beta1")),
-            row("beta2", "opt", at("optimizer.adam_beta2")),
-            row("eps", "opt", at("optimizer.adam_eps")),
+            or("beta1", "opt", at("optimizer.adam_beta1"), Value::Float(BETA1)),
+            or("beta2", "opt", at("optimizer.adam_beta2"), Value::Float(BETA2)),
+            or("eps", "opt", at("optimizer.adam_eps"), Value::Float(EPS)),
             row("clip_norm", "opt", at("optimizer.clip_grad")),
             row("warmup", "opt", at("scheduler.lr_warmup_iters")),
         ]);
@@ -83,7 +89,7 @@ fn backend(rows: &mut Vec<Row>, megatron: bool) {
             or("ep", "mesh", at("expert_parallel_size"), one()),
             row("lr", "opt", "policy.optimizer.kwargs.lr"),
             row("weight_decay", "opt", "policy.optimizer.kwargs.weight_decay"),
-            row("eps", "opt", "policy.optimizer.kwargs.eps"),
+            or("eps", "opt", "policy.optimizer.kwargs.eps", Value::Float(EPS)),
             row("clip_norm", "opt", "policy.max_grad_norm"),
         ]);
     }
@@ -119,8 +125,8 @@ fn clipped(rows: &mut Vec<Row>) {
         or("dual", "loss", at("ratio_clip_c"), Value::Null),
         or("kl", "loss", at("reference_policy_kl_penalty"), Value::Float(0.0)),
         row("kl_kind", "kl", at("reference_policy_kl_type")),
-        or("on_policy_kl", "loss", at("use_on_policy_kl_approximation"), no()),
-        row("over_tokens", "loss", at("token_level_loss")),
+        or("on_policy_kl", "kl", at("use_on_policy_kl_approximation"), no()),
+        or("over_tokens", "loss", at("token_level_loss"), Value::Bool(true)),
         or("sequence_ratio", "loss", at("sequence_level_importance_ratios"), no()),
         or("cispo", "loss", at("use_cispo"), no()),
         or("no_ratio", "loss", at("disable_ppo_ratio"), no()),
@@ -130,7 +136,7 @@ fn clipped(rows: &mut Vec<Row>) {
 fn grpo(rows: &mut Vec<Row>) {
     clipped(rows);
     rows.extend([
-        row("estimator", "advantages", "grpo.adv_estimator.name"),
+        or("estimator", "advantages", "grpo.adv_estimator.name", Value::Text("grpo".into())),
         row("leave_one_out", "advantages", "grpo.adv_estimator.use_leave_one_out_baseline"),
         row("scaled", "advantages", "grpo.adv_estimator.normalize_rewards"),
     ]);

@@ -152,6 +152,11 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         }
     }
     data(root, algorithm, facts);
+    if algorithm == Algorithm::Ppo
+        && let Some(lr) = get(super::edits::critic_lr(root)).filter(|v| is_number(v))
+    {
+        facts.insert("critic_lr", lr.clone());
+    }
     if !algorithm.generates() {
         return;
     }
@@ -185,6 +190,7 @@ fn correction(root: &Node, facts: &mut Facts) {
     }
     let kind = match get("truncated_importance_sampling_type") {
         Some(Value::Text(kind)) if kind == "tis" || kind == "icepop" => kind,
+        Some(Value::Text(kind)) if kind == "seq-mask-tis" => "seq_mask_tis".into(),
         Some(Value::Null) | None => "weight".into(),
         _ => return,
     };
@@ -195,7 +201,7 @@ fn correction(root: &Node, facts: &mut Facts) {
         ("tis", Some(max), None) => {
             facts.insert("correction_max", max);
         }
-        ("icepop", Some(max), Some(min)) => {
+        ("icepop" | "seq_mask_tis", Some(max), Some(min)) => {
             facts.insert("correction_max", max);
             facts.insert("correction_min", min);
         }
@@ -222,7 +228,9 @@ fn data(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
     }
     if facts.contains_key("data_file") {
         facts.shift_remove("data_name");
-        for (fact, path) in [("prompt_key", "data.train.input_key"), ("answer_key", "data.train.output_key")] {
+        for (fact, path) in
+            [("prompt_key", "data.train.input_key"), ("answer_key", "data.train.output_key")]
+        {
             if let Some(text) = get(path) {
                 facts.insert(fact, Value::Text(text));
             }
@@ -231,7 +239,8 @@ fn data(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
     if facts.contains_key("held_file") {
         facts.shift_remove("held_name");
     }
-    if let Some(Value::Float(share)) = root.get("data.train.split_validation_size").map(|n| &n.value)
+    if let Some(Value::Float(share)) =
+        root.get("data.train.split_validation_size").map(|n| &n.value)
         && percent(*share).is_some()
         && !facts.contains_key("held_file")
         && !facts.contains_key("held_name")

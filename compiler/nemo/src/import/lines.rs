@@ -1,0 +1,575 @@
+//! Facts as lines of the language.
+
+use nrl_rules::settings::Value;
+
+use super::values::{literal, quoted};
+use crate::native::{Algorithm, BETA1, BETA2, EPS, Facts, dtype_word, int, on, percent, text};
+
+/// `1 step`, `2 steps`.
+fn count(n: &str, unit: &str) -> String {
+    format!("{n} {unit}{}", if n == "1" { "" } else { "s" })
+}
+
+/// The lines of a recipe, without its settings block, each with its indent.
+pub(crate) fn lines(
+    facts: &Facts,
+    algorithm: Algorithm,
+    notes: &[(&'static str, String)],
+) -> Vec<String> {
+    let mut writer = Writer { facts, algorithm, notes, out: vec![] };
+    writer.run();
+    writer.layout();
+    writer.models();
+    writer.rows();
+    match algorithm {
+        Algorithm::Grpo => writer.grpo(),
+        Algorithm::Ppo => writer.ppo(),
+        Algorithm::Dpo => writer.dpo(),
+        Algorithm::Sft => writer.sft(),
+        Algorithm::Distillation => writer.distillation(),
+        Algorithm::Rm => {}
+    }
+    writer.periods();
+    writer.out
+}
+
+struct Writer<'f> {
+    facts: &'f Facts,
+    algorithm: Algorithm,
+    notes: &'f [(&'static str, String)],
+    out: Vec<String>,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, text: impl Into<String>) {
+        self.out.push(text.into());
+    }
+
+    /// A line with what is to be known beside it.
+    fn noted(&mut self, about: &str, text: String) {
+        let note = self.notes.iter().find(|(name, _)| *name == about);
+        self.out.push(match note {
+            Some((_, note)) => format!("{text}  # {note}"),
+            None => text,
+        });
+    }
+
+    fn gap(&mut self) {
+        if self.out.last().is_some_and(|line| !line.is_empty()) {
+            self.out.push(String::new());
+        }
+    }
+
+    fn has(&self, fact: &str) -> bool {
+        self.facts.contains_key(fact)
+    }
+
+    /// A fact as it is written, if it is said.
+    fn value(&self, fact: &str) -> Option<String> {
+        self.facts.get(fact).and_then(literal)
+    }
+
+    /// `name: value` of the facts that are said.
+    fn args(&self, names: &[(&str, &str)]) -> Vec<String> {
+        let arg = |(fact, name): &(&str, &str)| Some(format!("{name}: {}", self.value(fact)?));
+        names.iter().filter_map(arg).collect()
+    }
+
+    fn run(&mut self) {
+        let seed = self.value("seed").map(|n| format!("seed {n}"));
+        let within = int(self.facts, "within").map(|seconds| match seconds {
+            s if s % 3600 == 0 => format!(" within {} h", s / 3600),
+            s if s % 60 == 0 => format!(" within {} min", s / 60),
+            s => format!(" within {s} s"),
+        });
+        match (self.value("steps"), seed) {
+            (Some(steps), seed) => {
+                let seed = seed.map_or(String::new(), |seed| format!(", {seed}"));
+                self.line(format!(
+                    "run {}{}{seed}",
+                    count(&steps, "step"),
+                    within.unwrap_or_default()
+                ));
+            }
+            (None, Some(seed)) => self.line(seed),
+            (None, None) => {}
+        }
+        self.gap();
+    }
+
+    fn layout(&mut self) {
+        let cluster = self.args(&[("nodes", "nodes"), ("gpus", "gpus")]).join(", ");
+        self.line(format!(
+            "gpus = clusters.h100({cluster})  # NeMo RL does not say which GPU: write yours"
+        ));
+        let pool = match (self.value("pool_nodes"), self.value("pool_gpus")) {
+            (Some(nodes), _) => Some(count(&nodes, "node")),
+            (None, Some(gpus)) => Some(count(&gpus, "rank")),
+            (None, None) => None,
+        };
+        let (trainers, rollers) = match &pool {
+            Some(part) => {
+                self.line(format!("pool trainers, rollers = gpus split (rest, {part})"));
+                ("trainers", "rollers")
+            }
+            None => ("gpus", "gpus"),
+        };
+        let axes = |facts: &Facts, names: &[(&str, &str)]| -> String {
+            let axis = |(fact, name): &(&str, &str)| {
+                int(facts, fact).filter(|n| *n > 1).map(|n| format!(", {name}: {n}"))
+            };
+            names.iter().filter_map(axis).collect()
+        };
+        if self.has("mesh") {
+            let first = if text(self.facts, "plan") == Some("megatron") { "dp" } else { "fsdp" };
+            let train = ["tp", "cp", "pp", "ep", "etp"].map(|name| (name, name));
+            let sizes = axes(self.facts, &train);
+            self.line(format!("mesh train = {trainers} axes ({first}: rest{sizes})"));
+        }
+        if self.has("roll") {
+            let roll = [("rtp", "rtp"), ("rpp", "pp"), ("rep", "ep")];
+            let sizes = axes(self.facts, &roll);
+            self.line(format!("mesh roll = {rollers} axes (rep: rest{sizes})"));
+        }
+        self.gap();
+    }
+
+    fn load(&self, name: &str) -> String {
+        let mut args = vec![text(self.facts, name).map_or("\"\"".into(), quoted)];
+        if name == "model" {
+            if let Some(word) = text(self.facts, "dtype").and_then(dtype_word) {
+                args.push(format!("dtype: {word}"));
+            }
+            if let Some(context) = self.value("context") {
+                args.push(format!("context: {context} tokens"));
+            }
+        }
+        if name == "critic" {
+            args.push("head: scalar".into());
+        }
+        format!("models.load({})", args.join(", "))
+    }
+
+    fn refers(&self) -> bool {
+        self.algorithm == Algorithm::Dpo
+            || self.facts.get("kl").is_some_and(|kl| {
+                !matches!(kl, Value::Int(0)) && !matches!(kl, Value::Float(x) if *x == 0.0)
+            })
+    }
+
+    fn models(&mut self) {
+        if self.has("model") {
+            self.line(format!("policy = {}", self.load("model")));
+        }
+        if self.refers() {
+            self.line("ref = frozen(policy)");
+        }
+        if self.has("teacher") {
+            self.line(format!("teacher = {}", self.load("teacher")));
+        }
+        if self.has("critic") {
+            self.line(format!("critic = {}", self.load("critic")));
+        }
+        if self.has("opt") && self.has("lr") {
+            let lr = self.value("lr").unwrap_or_default();
+            let schedule = match self.value("warmup") {
+                Some(updates) => format!("optim.warmup({lr}, {})", count(&updates, "update")),
+                None => lr,
+            };
+            let mut args = vec![format!("lr: {schedule}")];
+            for (name, usual) in [("beta1", BETA1), ("beta2", BETA2), ("eps", EPS)] {
+                if self.facts.get(name) != Some(&Value::Float(usual)) {
+                    args.extend(self.args(&[(name, name)]));
+                }
+            }
+            args.extend(self.args(&["weight_decay", "clip_norm"].map(|name| (name, name))));
+            self.noted("opt", format!("opt = optim.adamw({})", args.join(", ")));
+        }
+        if let Some(lr) = self.value("critic_lr") {
+            self.line(format!("opt_v = optim.adamw(lr: {lr})"));
+        }
+        if self.has("plan") && self.has("mesh") && self.has("model") {
+            let plan = match text(self.facts, "plan") {
+                Some("megatron") => {
+                    let mut args = vec![];
+                    if on(self.facts, "sp") {
+                        args.push("sp: true");
+                    }
+                    if on(self.facts, "recompute") {
+                        args.push("recompute: full");
+                    }
+                    format!("plans.megatron({})", args.join(", "))
+                }
+                _ => String::from("plans.fsdp() * plans.tensor_parallel()"),
+            };
+            let models = if self.refers() { "policy, ref" } else { "policy" };
+            self.noted("plan", format!("place {models} on train by {plan}"));
+        }
+        if self.has("sampler") {
+            let mut args = vec![String::from("policy")];
+            if self.has("roll") {
+                args.push("on: roll".into());
+            }
+            args.extend(self.args(&[("temperature", "temperature")]));
+            for name in ["top_p", "top_k"] {
+                let unlimited = match self.facts.get(name) {
+                    None | Some(Value::Null) => true,
+                    Some(Value::Float(x)) => *x == 1.0 && name == "top_p",
+                    Some(_) => false,
+                };
+                if !unlimited {
+                    args.extend(self.args(&[(name, name)]));
+                }
+            }
+            if let Some(Value::Float(share)) = self.facts.get("memory")
+                && let Some(percent) = percent(*share)
+            {
+                args.push(format!("memory: {percent} % of device"));
+            }
+            self.line(format!("sampler = generator({})", args.join(", ")));
+        }
+        self.gap();
+    }
+
+    fn source(&self, file: &str, name: &str) -> Option<String> {
+        if let Some(path) = text(self.facts, file) {
+            let mut args = vec![quoted(path)];
+            if file == "data_file" {
+                args.extend(self.args(&[("prompt_key", "prompt"), ("answer_key", "answer")]));
+            }
+            return Some(format!("data.jsonl({})", args.join(", ")));
+        }
+        text(self.facts, name).map(|name| format!("data.hub({})", quoted(name)))
+    }
+
+    fn rows(&mut self) {
+        let source = self.source("data_file", "data_name");
+        let rows = self.rows_name();
+        match source {
+            Some(source) => self.line(format!("{rows} = {source}")),
+            None => {
+                self.line(format!("{rows} = data.settings()  # what the settings below name"));
+            }
+        }
+        let held = match text(self.facts, "held_file") {
+            Some(path) => Some(format!("{rows} from {}", quoted(path))),
+            None => self.source("held_file", "held_name"),
+        };
+        if let Some(held) = held {
+            self.line(format!("held_out = {held}"));
+        } else if let Some(Value::Float(share)) = self.facts.get("held_share")
+            && let Some(percent) = percent(*share)
+        {
+            self.line(format!("held_out = {rows}.held_out({percent} %)"));
+        } else if self.has("eval_period") && self.has("period") {
+            self.line("held_out = data.settings()");
+        }
+        self.gap();
+    }
+
+    fn rows_name(&self) -> &'static str {
+        match self.algorithm {
+            Algorithm::Dpo | Algorithm::Rm => "pairs",
+            Algorithm::Sft => "chats",
+            _ => "problems",
+        }
+    }
+
+    /// `s = sampler.generate(..)` of the algorithms that sample.
+    fn generate(&mut self) {
+        let (Some(prompts), Some(group)) = (self.value("prompts"), self.value("group")) else {
+            self.line("  # prompts and samples are set below");
+            return;
+        };
+        let new = match self.facts.get("max_new") {
+            Some(Value::Int(n)) => format!(", max_new: {n} tokens"),
+            Some(_) => ", max_new: rest of context".into(),
+            None => String::new(),
+        };
+        let (prompts, group) = (count(&prompts, "prompt"), count(&group, "sample") + "/prompt");
+        let late = match self.value("staleness") {
+            Some(age) => {
+                let swap = if on(self.facts, "in_flight") { ", swap: in_flight" } else { "" };
+                format!(" with staleness <= {}{swap}", count(&age, "step"))
+            }
+            None => String::new(),
+        };
+        self.line(format!("  s = sampler.generate(problems.take({prompts}), {group}{new}){late}"));
+    }
+
+    fn reward(&self) -> Option<String> {
+        match text(self.facts, "reward")? {
+            "math" => Some("rewards.math_answer(s)".into()),
+            other => Some(format!("rewards.env(s, {})", quoted(other))),
+        }
+    }
+
+    fn update(&self, model: &str, opt: &str, epochs: bool) -> String {
+        let mut parts = vec![];
+        if let Some(updates) = int(self.facts, "updates") {
+            parts.push(count(&updates.to_string(), "update"));
+        } else if !self.algorithm.generates() {
+            parts.push("1 update".into());
+        }
+        if epochs && let Some(n) = int(self.facts, "epochs") {
+            parts.push(count(&n.to_string(), "epoch"));
+        }
+        if model == "policy"
+            && let Some(samples) = self.value("microbatch")
+        {
+            let unit = if self.algorithm == Algorithm::Dpo { "pair" } else { "sample" };
+            parts.push(count(&samples, unit) + "/microbatch");
+        }
+        let parts = match parts.split_first() {
+            Some((first, rest)) if first.contains("update") || first.contains("epoch") => {
+                let rest = rest.iter().map(|part| format!(", {part}"));
+                format!(" in {first}{}", rest.collect::<String>())
+            }
+            _ => parts.iter().map(|part| format!(", {part}")).collect(),
+        };
+        format!("update {model} by {opt}{parts}, minimising {{")
+    }
+
+    fn clip(&self) -> Option<String> {
+        let ratio = match on(self.facts, "sequence_ratio") {
+            true => "sequence_ratio(logprob(policy, s), old)",
+            false => "ratio(logprob(policy, s), old)",
+        };
+        let weight = if self.has("correction") { "w * " } else { "" };
+        if on(self.facts, "no_ratio") {
+            return Some(format!("-adv * {weight}logprob(policy, s)"));
+        }
+        let (low, high) = (self.value("clip_low")?, self.value("clip_high")?);
+        if on(self.facts, "cispo") {
+            return Some(format!(
+                "{weight}grpo.cispo({ratio}, adv, logprob(policy, s), {low}..{high})"
+            ));
+        }
+        let dual = match self.facts.get("dual") {
+            None | Some(Value::Null) => String::new(),
+            Some(dual) => format!(", dual: {}", literal(dual)?),
+        };
+        let module = if self.algorithm == Algorithm::Ppo { "ppo" } else { "grpo" };
+        Some(format!("{weight}{module}.clip({ratio}, adv, {low}..{high}{dual})"))
+    }
+
+    /// The loss of GRPO and PPO.
+    fn surrogate(&mut self, indent: &str) {
+        let over = match self.facts.get("over_tokens") {
+            Some(Value::Bool(false)) => "samples",
+            _ => "tokens",
+        };
+        match self.clip().filter(|_| self.has("loss")) {
+            Some(clip) => self.line(format!("{indent}mean({clip}, over: {over})")),
+            None => {
+                self.line(format!("{indent}settings.loss(policy, s)  # the one named below"));
+                return;
+            }
+        }
+        if !self.refers() {
+            return;
+        }
+        if let (Some(kl), Some(kind)) = (self.value("kl"), text(self.facts, "kl_kind")) {
+            let estimate = match on(self.facts, "on_policy_kl") {
+                true => format!(
+                    "grpo.kl_on_policy(logprob(policy, s), logprob(ref, s), s.logprob, kind: {kind})"
+                ),
+                false => format!("grpo.kl(logprob(policy, s), logprob(ref, s), kind: {kind})"),
+            };
+            self.line(format!("{indent}  + {kl} * mean({estimate}, over: {over})"));
+        }
+    }
+
+    fn old(&mut self) {
+        self.line("  old = logprob(policy, s)");
+        let (max, min) = (self.value("correction_max"), self.value("correction_min"));
+        let weight = match (text(self.facts, "correction"), max, min) {
+            (Some("tis"), Some(max), _) => format!("tis(old, s.logprob, max: {max})"),
+            (Some(kind @ ("icepop" | "seq_mask_tis")), Some(max), Some(min)) => {
+                format!("{kind}(old, s.logprob, {min}..{max})")
+            }
+            (Some("weight"), ..) => "weight(old, s.logprob)".into(),
+            _ => return,
+        };
+        self.line(format!("  w = {weight}"));
+    }
+
+    fn grpo(&mut self) {
+        self.line("step {");
+        self.generate();
+        if let Some(reward) = self.reward() {
+            self.line(format!("  r = {reward}"));
+        }
+        let advantages = match text(self.facts, "estimator") {
+            None | Some("grpo") => {
+                let mut args = vec![String::from("r")];
+                match self.facts.get("leave_one_out") {
+                    Some(Value::Bool(true)) => args.push("baseline: leave_one_out".into()),
+                    Some(Value::Bool(false)) => args.push("baseline: mean".into()),
+                    _ => {}
+                }
+                match self.facts.get("scaled") {
+                    Some(Value::Bool(true)) => args.push("scale: std".into()),
+                    Some(Value::Bool(false)) => args.push("scale: unscaled".into()),
+                    _ => {}
+                }
+                format!("grpo.advantages({})", args.join(", "))
+            }
+            Some(name) => format!("{name}.advantages(r)"),
+        };
+        self.noted("advantages", format!("  adv = {advantages}"));
+        self.old();
+        let update = self.update("policy", "opt", false);
+        self.noted("update", format!("  {update}"));
+        self.surrogate("    ");
+        self.line("  }");
+        self.line("}");
+    }
+
+    fn ppo(&mut self) {
+        self.line("step {");
+        self.generate();
+        if let Some(reward) = self.reward() {
+            self.line(format!("  r = {reward}"));
+        }
+        self.old();
+        self.line("  v0 = value(critic, s)");
+        let args = self.args(&[("gamma", "gamma"), ("lambda", "lambda")]);
+        let args = args.iter().map(|arg| format!(", {arg}")).collect::<String>();
+        self.line(format!("  adv, ret = gae(at_last_token(r, s), v0{args})"));
+        if self.has("value_loss") {
+            let clip = match self.facts.get("value_clip") {
+                None | Some(Value::Null) => String::new(),
+                Some(clip) => format!(", clip: {}", literal(clip).unwrap_or_default()),
+            };
+            let update = self.update("critic", "opt_v", true);
+            self.line(format!("  {update}"));
+            let scale = self.value("value_scale").unwrap_or("1.0".into());
+            self.line(format!(
+                "    {scale} * mean(ppo.value_loss(value(critic, s), ret, old: v0{clip}), over: tokens)"
+            ));
+            self.line("  }");
+        }
+        let update = self.update("policy", "opt", true);
+        self.line(format!("  {update}"));
+        self.surrogate("    ");
+        self.line("  }");
+        self.line("}");
+    }
+
+    fn dpo(&mut self) {
+        self.line("step {");
+        if let Some(batch) = self.value("batch") {
+            self.line(format!("  b = pairs.take({})", count(&batch, "pair")));
+        }
+        self.line("  base = margin(ref, b)");
+        let update = self.update("policy", "opt", false);
+        self.line(format!("  {update}"));
+        if let Some(beta) = self.value("beta") {
+            let loss =
+                format!("mean(-log_sigmoid({beta} * (margin(policy, b) - base)), over: pairs)");
+            let weight = match self.facts.get("preference") {
+                None | Some(Value::Int(1)) => String::new(),
+                Some(Value::Float(x)) if *x == 1.0 => String::new(),
+                Some(weight) => format!("{} * ", literal(weight).unwrap_or_default()),
+            };
+            self.line(format!("    {weight}{loss}"));
+        }
+        match self.facts.get("nll") {
+            None | Some(Value::Int(0)) => {}
+            Some(Value::Float(x)) if *x == 0.0 => {}
+            Some(weight) => {
+                let weight = literal(weight).unwrap_or_default();
+                self.line(format!(
+                    "      + {weight} * mean(-logprob(policy, b.chosen), over: tokens)"
+                ));
+            }
+        }
+        self.line("  }");
+        self.line("}");
+    }
+
+    fn sft(&mut self) {
+        self.line("step {");
+        if let Some(batch) = self.value("batch") {
+            self.line(format!("  b = chats.take({})", count(&batch, "sample")));
+        }
+        let update = self.update("policy", "opt", false);
+        self.line(format!("  {update}"));
+        self.line("    sft.nll(policy, b)");
+        self.line("  }");
+        self.line("}");
+    }
+
+    fn distillation(&mut self) {
+        self.line("step {");
+        self.generate();
+        let k = self.value("topk").map_or(String::new(), |k| format!(", {k}"));
+        self.line(format!("  t = topk(dist(teacher, s){k})"));
+        let update = self.update("policy", "opt", false);
+        self.line(format!("  {update}"));
+        let (forward, reverse) = ("kl(t, dist(policy, s) on t)", "kl(dist(policy, s) on t, t)");
+        let loss = match text(self.facts, "kl_direction") {
+            Some("reverse") => reverse.to_string(),
+            Some("mixed") => {
+                let mix = self.value("mix").unwrap_or("0.5".into());
+                format!("{mix} * {forward} + (1 - {mix}) * {reverse}")
+            }
+            _ => forward.to_string(),
+        };
+        self.line(format!("    mean({loss}, over: tokens)"));
+        self.line("  }");
+        self.line("}");
+    }
+
+    fn periods(&mut self) {
+        if !self.has("period") {
+            return;
+        }
+        let evaluation = self.value("eval_period").map(|period| {
+            let line = match self.algorithm {
+                Algorithm::Dpo | Algorithm::Sft | Algorithm::Rm => {
+                    String::from("  test = validate(step, held_out)")
+                }
+                _ => {
+                    let reward = match text(self.facts, "reward") {
+                        Some("math") | None => "rewards.math_answer",
+                        Some(_) => "rewards.env",
+                    };
+                    let limit = self.value("eval_limit");
+                    let limit = limit.map_or(String::new(), |n| format!(", limit: {n}"));
+                    format!("  test = evaluate(sampler, held_out, {reward}{limit})")
+                }
+            };
+            (period, line)
+        });
+        let save =
+            self.value("save_period").zip(self.value("keep")).filter(|_| on(self.facts, "save"));
+        let save = save.map(|(period, keep)| {
+            let by = match (text(self.facts, "metric"), &evaluation) {
+                (Some(metric), Some(_)) => format!(" by test.{metric}"),
+                _ => String::new(),
+            };
+            (period, format!("  checkpoint keep {keep}{by}, and the latest"))
+        });
+        match (evaluation, save) {
+            (Some((a, test)), Some((b, save))) if a == b => {
+                self.every(&a, &[test, save]);
+            }
+            (evaluation, save) => {
+                if let Some((period, test)) = evaluation {
+                    self.every(&period, &[test]);
+                }
+                if let Some((period, save)) = save {
+                    self.every(&period, &[save]);
+                }
+            }
+        }
+    }
+
+    fn every(&mut self, period: &str, lines: &[String]) {
+        self.line(format!("every {} {{", count(period, "step")));
+        self.out.extend_from_slice(lines);
+        self.line("}");
+    }
+}
