@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
+use crate::diff::DiffArgs;
 use crate::explain::ExplainArgs;
 use crate::fmt::FmtArgs;
 use crate::lsp::LspArgs;
+use crate::new::NewArgs;
 use crate::plan::PlanArgs;
 
 /// Post-trains language models from declarative recipes
@@ -29,6 +31,8 @@ pub enum Command {
     Score(ScoreArgs),
     Fmt(FmtArgs),
     Explain(ExplainArgs),
+    New(NewArgs),
+    Diff(DiffArgs),
     Lsp(LspArgs),
 }
 

@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod check;
+pub mod diff;
 pub mod disk;
 pub mod eval;
 pub mod explain;
@@ -11,6 +12,7 @@ pub mod fmt;
 pub mod generate;
 pub mod load;
 pub mod lsp;
+pub mod new;
 pub mod plan;
 pub mod report;
 pub mod run;
@@ -34,6 +36,8 @@ pub fn main() -> ExitCode {
         Command::Score(args) => score::run(&args),
         Command::Fmt(args) => fmt::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::New(args) => new::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Lsp(args) => lsp::run(&args),
     }
 }

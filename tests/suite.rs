@@ -3,7 +3,9 @@
 mod bad_input;
 mod cases;
 mod checking;
+mod editors;
 mod laws;
 mod lsp;
 mod reference;
+mod starting;
 mod support;

@@ -144,11 +144,12 @@ impl Document {
         let name = item.name()?;
         let kind = match &item.kind {
             ItemKind::Model(_) => Kind::Model,
-            ItemKind::Record(_) | ItemKind::Type(_) => Kind::Record,
+            ItemKind::Record(_) => Kind::Record,
             ItemKind::Enum(_) => Kind::Enum,
             ItemKind::Plan(_) | ItemKind::PlanFor(_) => Kind::Plan,
             ItemKind::Mesh(_) | ItemKind::View(_) => Kind::Mesh,
             ItemKind::Const(_) => Kind::Constant,
+            ItemKind::Type(_) => Kind::Type,
             ItemKind::Recipe(_) | ItemKind::Use(_) | ItemKind::Pool(_) | ItemKind::Test(_) => {
                 return None;
             }

@@ -6,6 +6,7 @@
 
 pub mod checking;
 mod complete;
+pub mod diff;
 pub mod document;
 pub mod findings;
 pub mod index;

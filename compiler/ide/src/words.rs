@@ -7,18 +7,19 @@ pub const RESERVED: [&str; 15] = [
 ];
 
 /// Words that begin an item.
-pub const ITEMS: [&str; 13] = [
+pub const ITEMS: [&str; 14] = [
     "enum", "extern", "fn", "mesh", "model", "plan", "pool", "recipe", "record", "rollout", "test",
-    "use", "view",
+    "type", "use", "view",
 ];
 
 /// Words that begin a statement of a recipe, a phase or a step.
-pub const STATEMENTS: [&str; 23] = [
+pub const STATEMENTS: [&str; 25] = [
     "append",
+    "assert",
     "assume",
     "checkpoint",
-    "expect",
     "every",
+    "expect",
     "freeze",
     "from",
     "halt",
@@ -34,13 +35,14 @@ pub const STATEMENTS: [&str; 23] = [
     "run",
     "seed",
     "set",
+    "settings",
     "step",
     "update",
     "view",
 ];
 
 /// Words inside of items, statements and expressions.
-pub const INSIDE: [&str; 44] = [
+pub const INSIDE: [&str; 45] = [
     "as",
     "at",
     "axes",
@@ -53,6 +55,7 @@ pub const INSIDE: [&str; 44] = [
     "dim",
     "env",
     "extends",
+    "fails",
     "id",
     "in",
     "init",

@@ -39,12 +39,13 @@ impl<'w> Walk<'w> {
             | ItemKind::ExternEnv(_)
             | ItemKind::Rollout(_) => Kind::Function,
             ItemKind::Model(_) => Kind::Model,
-            ItemKind::Record(_) | ItemKind::Type(_) => Kind::Record,
+            ItemKind::Record(_) => Kind::Record,
             ItemKind::Enum(_) => Kind::Enum,
             ItemKind::Plan(_) | ItemKind::PlanFor(_) => Kind::Plan,
             ItemKind::Recipe(_) => Kind::Recipe,
             ItemKind::Mesh(_) | ItemKind::View(_) => Kind::Mesh,
             ItemKind::Const(_) => Kind::Constant,
+            ItemKind::Type(_) => Kind::Type,
             ItemKind::Use(_) | ItemKind::Pool(_) | ItemKind::Test(_) => return,
         };
         let Some(name) = item.name() else { return };
@@ -397,8 +398,10 @@ impl<'w> Walk<'w> {
             }
             // The path is that of another recipe.
             StmtKind::Set { value, .. } | StmtKind::Append { value, .. } => self.expr(value),
-            // Settings of another system have names of their own.
-            StmtKind::Remove { .. } | StmtKind::Settings(_) => {}
+            StmtKind::Remove { .. } => {}
+            StmtKind::Settings(s) => {
+                s.lines.iter().filter_map(|l| l.value.as_ref()).for_each(|e| self.expr(e))
+            }
         }
     }
 

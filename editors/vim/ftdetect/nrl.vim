@@ -1,0 +1,2 @@
+" Files of the recipe language.
+autocmd BufRead,BufNewFile *.nrl setfiletype nrl
