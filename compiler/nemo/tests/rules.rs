@@ -6,7 +6,11 @@
 mod base;
 #[path = "rules/mutants.rs"]
 mod mutants;
+#[path = "rules/pages.rs"]
+mod pages;
 #[path = "rules/quiet.rs"]
 mod quiet;
 #[path = "rules/resolved.rs"]
 mod resolved;
+#[path = "rules/table.rs"]
+mod table;

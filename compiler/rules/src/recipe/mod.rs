@@ -95,6 +95,8 @@ pub struct Batch {
     pub dynamic_sampling: Option<Fact<bool>>,
     /// Rows of the training data, if they are known.
     pub rows: Option<Fact<i64>>,
+    /// Names in the first row of the training data, if they are known.
+    pub fields: Option<Fact<Vec<String>>>,
     /// Longest prompt.
     pub max_prompt: Option<Fact<i64>>,
 }

@@ -204,6 +204,25 @@ pub const RULES: &[Rule] = &[
             }
         }
     }),
+    error("BACK-24", CODE, "sequence parallelism without a plan for it", |r, f| {
+        const PLANNED: &[&str] = &["Llama", "Qwen2For", "Qwen3For", "Gemma3"];
+        for w in
+            r.workers.iter().filter(|w| w.is(Backend::Dtensor) && w.mesh.sp() && w.mesh.tp() > 1)
+        {
+            let class = class(w);
+            let planned =
+                PLANNED.iter().any(|p| class.starts_with(p)) || class.starts_with("NemotronH");
+            if !class.is_empty() && !planned && !r.has(&w.cfg("custom_parallel_plan")) {
+                f.found(
+                    format!(
+                        "{class} has no plan with sequence parallelism on the first DTensor worker"
+                    ),
+                    &[&w.mesh.sp, &w.backend],
+                )
+                .help(format!("`{}: false`", w.cfg("sequence_parallel")));
+            }
+        }
+    }),
     error("BACK-26", CODE, "Nemotron-H on the first worker", |r, f| {
         for w in
             r.workers.iter().filter(|w| w.is(Backend::Dtensor) && class(w).starts_with("NemotronH"))
@@ -412,7 +431,7 @@ fn torch(r: &Recipe) -> impl Iterator<Item = &Worker> {
     r.workers.iter().filter(|w| w.is_torch())
 }
 
-fn fused<'r>(r: &'r Recipe) -> impl Iterator<Item = &'r Worker> {
+fn fused(r: &Recipe) -> impl Iterator<Item = &Worker> {
     r.workers.iter().filter(|w| w.is(Backend::Megatron) && r.on(&w.cfg(FUSED)))
 }
 

@@ -79,7 +79,7 @@ pub const RULES: &[Rule] = &[
         }
     }),
     error(
-        "BATCH-16",
+        "BATCH-16, BACK-72",
         "micro-batches-differ",
         "tp of 4 and more with unequal micro-batches",
         |r, f| {

@@ -126,6 +126,23 @@ pub const RULES: &[Rule] = &[
             .help("`checkpointing.save_optimizer: true`");
         }
     }),
+    note("CKPT-16", "worth-knowing", "checkpoints on one node", |r, f| {
+        let (Some(nodes), Some(dir)) = (&r.cluster.nodes, r.text("checkpointing.checkpoint_dir"))
+        else {
+            return;
+        };
+        let local = ["/tmp", "/dev/shm", "/var/tmp"].iter().any(|p| dir.value.starts_with(p));
+        if nodes.value > 1 && local && saves(r) {
+            f.found(
+                format!(
+                    "each of {} nodes would write its part to a directory of its own",
+                    nodes.value
+                ),
+                &[&dir, nodes],
+            )
+            .help("a directory that all nodes see");
+        }
+    }),
     error("CKPT-17", "unknown-metric", "the worst checkpoints would be kept", |r, f| {
         let (Some(metric), Some(higher)) = (kept_by(r), r.flag("checkpointing.higher_is_better"))
         else {
@@ -185,7 +202,9 @@ fn saves(r: &Recipe) -> bool {
 
 /// The metric that decides which checkpoints stay.
 fn kept_by(r: &Recipe) -> Option<&crate::recipe::Fact<String>> {
-    r.keeping.metric.as_ref().filter(|_| saves(r))
+    // A text that stands for null is another mistake.
+    let named = |m: &&crate::recipe::Fact<String>| !m.value.eq_ignore_ascii_case("none");
+    r.keeping.metric.as_ref().filter(|_| saves(r)).filter(named)
 }
 
 fn saves_between(r: &Recipe, f: &mut Findings<'_>) {

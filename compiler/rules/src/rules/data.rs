@@ -132,6 +132,37 @@ pub const RULES: &[Rule] = &[
             }
         }
     }),
+    error("DATA-12", "bad-data-line", "rows without what the recipe reads", |r, f| {
+        let (Some(fields), true) = (
+            &r.batch.fields,
+            r.text("data.train.dataset_name").is_some_and(|n| n.value == "ResponseDataset"),
+        ) else {
+            return;
+        };
+        for (key, usual) in [("input_key", "input"), ("output_key", "output")] {
+            let given = r
+                .text(&format!("data.train.{key}"))
+                .or_else(|| r.text(&format!("data.default.{key}")));
+            let wanted = given
+                .unwrap_or_else(|| Fact::default(format!("data.train.{key}"), usual.to_string()));
+            if !fields.value.contains(&wanted.value) {
+                let near =
+                    nrl_base::did_you_mean(&wanted.value, fields.value.iter().map(String::as_str));
+                f.found(
+                    format!("the first row has no `{}`", wanted.value),
+                    &[&r.text("data.train.data_path"), &wanted],
+                )
+                .help(near.unwrap_or_else(|| format!("it has {}", fields.value.join(", "))));
+            }
+        }
+    }),
+    error("DATA-28", "not-a-choice", "a loader that is no import path", |r, f| {
+        let path = "data.custom_dataloader";
+        if let Some(loader) = r.text(path).filter(|l| !l.value.contains('.')) {
+            f.found(format!("\"{}\" is no path to import a loader from", loader.value), &[&loader])
+                .help(format!("`{path}: my_package.my_module.my_loader`, or null"));
+        }
+    }),
     error("DATA-14", "wrong-type", "paths of validation data", |r, f| {
         let path = "data.val_data_paths";
         if r.has(path) && r.node(path).is_some_and(|n| n.entries().next().is_none()) {

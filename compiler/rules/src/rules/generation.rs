@@ -4,6 +4,7 @@ use nrl_base::Severity;
 
 use crate::recipe::{Algorithm, Backend, Engine, Fact, Generation, Recipe, Role};
 use crate::rule::{Findings, Rule, error, note, warning};
+use crate::settings::Value;
 
 const CANNOT: &str = "engine-cannot";
 const NEEDS: &str = "needs-another-setting";
@@ -232,7 +233,12 @@ pub const RULES: &[Rule] = &[
             &["persist", "offload"],
         );
     }),
-    error("GEN-40", CANNOT, "experts of the inference-optimized transformer", inference_experts),
+    error(
+        "GEN-40, PREC-17",
+        CANNOT,
+        "experts of the inference-optimized transformer",
+        inference_experts,
+    ),
     error("GEN-41", CANNOT, "what Dynamo cannot do", dynamo),
     error("GEN-42", CANNOT, "options that Dynamo sets itself", |r, f| {
         let Some(g) = r.generation.as_ref().filter(|g| g.is(Engine::Dynamo)) else { return };
@@ -270,6 +276,42 @@ pub const RULES: &[Rule] = &[
         }
     }),
     error("GEN-47", "bad-sampling", "how an evaluation counts", evaluation),
+    warning("GEN-48", "stop-tokens-missing", "an answer that ends is not seen to end", |r, f| {
+        let Some(g) = &r.generation else { return };
+        let path = g.at("stop_token_ids");
+        let Some(node) = r.node(&path).filter(|n| !n.items().is_empty()) else { return };
+        let given: Vec<u64> = node
+            .items()
+            .iter()
+            .filter_map(|i| if let Value::Int(n) = i.value { u64::try_from(n).ok() } else { None })
+            .collect();
+        let Some(model) = r.policy().and_then(|w| w.model.as_ref()) else { return };
+        let missing: Vec<String> =
+            model.eos.iter().filter(|id| !given.contains(id)).map(u64::to_string).collect();
+        if !missing.is_empty() && given.len() == node.items().len() {
+            let text = format!(
+                "{} ends on {} too, where the engine does not stop",
+                model.name,
+                missing.join(" and ")
+            );
+            f.at(text, &[&path]).help(format!("add {} to `{path}`", missing.join(", ")));
+        }
+    }),
+    note("GEN-07", "setting-has-no-effect", "turns of environments that take one", |r, f| {
+        let turns = r.section().and_then(|s| r.int(&format!("{s}.max_rollout_turns")));
+        let names = ["data.default.env_name", "data.train.env_name"].map(|p| r.text(p));
+        let single = |n: &Fact<String>| {
+            ["math", "math_default", "math_multi_reward"].contains(&n.value.as_str())
+        };
+        let one = names.iter().flatten().count() > 0 && names.iter().flatten().all(single);
+        if let Some(turns) = turns.filter(|t| t.value > 1 && one) {
+            f.found(
+                format!("these environments end after one turn, not {}", turns.value),
+                &[&turns, &names[0]],
+            )
+            .help(format!("`{}: 1`", turns.name));
+        }
+    }),
     note("GEN-50", "deadlines-disagree", "very long answers", |r, f| {
         let Some(g) =
             r.generation.as_ref().filter(|g| g.asynchronous.as_ref().is_some_and(|a| a.value))

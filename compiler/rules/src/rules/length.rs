@@ -271,6 +271,28 @@ pub const RULES: &[Rule] = &[
             }
         },
     ),
+    note("BATCH-24, ASYNC-11", "epoch-is-short", "the data end before the steps", |r, f| {
+        let (Some(rows), Some(prompts), Some(steps)) =
+            (&r.batch.rows, &r.batch.prompts, &r.keeping.steps)
+        else {
+            return;
+        };
+        let epochs =
+            r.section().and_then(|s| r.int(&format!("{s}.max_num_epochs"))).filter(|e| e.value > 0);
+        let (Some(epochs), true) = (epochs, prompts.value > 0 && rows.value >= prompts.value)
+        else {
+            return;
+        };
+        let possible = epochs.value.saturating_mul(rows.value / prompts.value);
+        if possible < steps.value && r.is_rl() {
+            let text =
+                format!("the data end after {possible} steps, {} are asked for", steps.value);
+            f.found(text, &[steps, &epochs, rows, prompts]).help(format!(
+                "more than {} epochs, or `{}: {possible}`",
+                epochs.value, steps.name
+            ));
+        }
+    }),
     note("PREC-21", "worth-knowing", "training divides logits by the temperature too", |r, f| {
         let Some(g) = r.generation.as_ref().filter(|_| r.is_rl()) else { return };
         if let Some(t) = g.temperature.as_ref().filter(|t| t.value != 1.0 && t.value > 0.0) {

@@ -25,7 +25,7 @@ pub const RULES: &[Rule] = &[
             f.choice(&w.cfg("recompute_granularity"), &["full", "selective"]);
         }
     }),
-    error("BACK-38", CODE, "what to recompute", recompute),
+    error("BACK-38, MOE-12", CODE, "what to recompute", recompute),
     error("BACK-39", "not-a-choice", "unknown attention", |r, f| {
         for w in megatron(r) {
             f.choice(&w.cfg("attention_backend"), &["flash", "fused", "unfused", "local", "auto"]);

@@ -239,9 +239,8 @@ fn schedule(r: &Recipe, f: &mut Findings<'_>) {
             )
             .help(format!("`{}: null`", at("lr_warmup_fraction")));
         }
-        let iters = ["lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters"].map(|n| at(n));
-        let samples =
-            ["lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples"].map(|n| at(n));
+        let iters = ["lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters"].map(&at);
+        let samples = ["lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples"].map(&at);
         let one = iters.iter().find(|p| r.int(p).is_some_and(|n| n.value > 0));
         let two = samples.iter().find(|p| r.int(p).is_some_and(|n| n.value > 0));
         if let (Some(one), Some(two)) = (one, two) {

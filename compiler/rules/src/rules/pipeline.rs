@@ -143,7 +143,12 @@ pub const RULES: &[Rule] = &[
             }
         },
     ),
-    error("MESH-40", "engine-cannot", "another layout for colocated Megatron generation", reshard),
+    error(
+        "MESH-40, LORA-08",
+        "engine-cannot",
+        "another layout for colocated Megatron generation",
+        reshard,
+    ),
 ];
 
 /// Megatron workers with several stages whose layers are known.

@@ -26,7 +26,7 @@ pub const RULES: &[Rule] = &[
     }),
     error("PREC-03", CODE, "a cache in FP8 of weights that are not", |r, f| {
         let Some((g, path)) = cache(r) else { return };
-        if !g.precision.as_ref().is_some_and(|p| p.value == "fp8") {
+        if g.precision.as_ref().is_none_or(|p| p.value != "fp8") {
             f.at("a cache in FP8 needs weights in FP8", &[&path, &g.at("vllm_cfg.precision")])
                 .help(format!("`{}: fp8`, or `{path}: auto`", g.at("vllm_cfg.precision")));
         }
