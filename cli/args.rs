@@ -11,6 +11,7 @@ use crate::fmt::FmtArgs;
 use crate::lsp::LspArgs;
 use crate::new::NewArgs;
 use crate::plan::PlanArgs;
+use crate::test::TestArgs;
 
 /// Post-trains language models from declarative recipes
 #[derive(Parser, Debug)]
@@ -29,6 +30,7 @@ pub enum Command {
     Eval(EvalArgs),
     Generate(GenerateArgs),
     Score(ScoreArgs),
+    Test(TestArgs),
     Fmt(FmtArgs),
     Explain(ExplainArgs),
     New(NewArgs),

@@ -18,6 +18,7 @@ pub mod report;
 pub mod run;
 pub mod score;
 pub mod screen;
+pub mod test;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ pub fn main() -> ExitCode {
         Command::Eval(args) => eval::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Test(args) => test::run(&args),
         Command::Fmt(args) => fmt::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),

@@ -138,6 +138,8 @@ pub struct Elab<'a, 's> {
     pub collected: BTreeMap<(usize, BindingId), usize>,
     /// Step from which the lines being elaborated run.
     pub from_step: usize,
+    /// Numbers given to the test being elaborated.
+    pub trial: Option<crate::trial::Trial>,
 }
 
 impl<'a, 's> Elab<'a, 's> {
@@ -179,6 +181,7 @@ impl<'a, 's> Elab<'a, 's> {
             epochs: None,
             collected: BTreeMap::new(),
             from_step: 0,
+            trial: None,
         }
     }
 

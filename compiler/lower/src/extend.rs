@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use nrl_base::{Diagnostic, Problems, Span, nearest};
-use nrl_syntax::ast::{Expr, ItemKind, Name, Path, Recipe, Stmt, StmtKind};
+use nrl_syntax::ast::{Expr, ItemKind, Name, Path, Recipe, Stmt, StmtKind, UseOrigin};
 
 use crate::modules::{Global, ModuleId, Modules};
 use crate::overrides::{self, Edit};
@@ -74,7 +74,7 @@ fn one(
     open.push(key);
     let made = match find(modules, key, base) {
         Err(d) => {
-            problems.push(*d);
+            problems.extend(d.map(|d| *d));
             None
         }
         Ok(next) if open.contains(&next) => {
@@ -110,22 +110,21 @@ fn one(
     made
 }
 
-/// The recipe that `extends` names.
-fn find(modules: &Modules, (module, _): Key, path: &Path) -> Result<Key, Box<Diagnostic>> {
+/// The recipe that `extends` names. An error without words has been reported with its `use`.
+fn find(modules: &Modules, (module, _): Key, path: &Path) -> Result<Key, Option<Box<Diagnostic>>> {
     let mut at = module;
-    let Some((last, above)) = path.names.split_last() else {
-        return Err(Box::new(Diagnostic::error("internal", "an empty path")));
-    };
+    let Some((last, above)) = path.names.split_last() else { return Err(None) };
     for n in above {
         match modules.get(at).names.get(&n.text) {
             Some(Global::Module(m)) => at = *m,
+            _ if is_used(modules, at, &n.text) => return Err(None),
             _ => {
                 let known = modules.get(at).names.iter();
                 let files = known.filter(|(_, g)| matches!(g, Global::Module(_)));
                 let help = nearest(&n.text, files.map(|(n, _)| n.as_str()));
                 let d = Diagnostic::error("unknown-name", format!("there is no `{}` here", n.text))
                     .label(n.span, "not a file that is used");
-                return Err(Box::new(d.help(help.map_or_else(
+                return Err(some(d.help(help.map_or_else(
                     || format!("write `use \"{}.nrl\"` above", n.text),
                     |n| format!("did you mean `{n}`?"),
                 ))));
@@ -139,7 +138,7 @@ fn find(modules: &Modules, (module, _): Key, path: &Path) -> Result<Key, Box<Dia
         let what = format!("`{}` is no recipe", path.text());
         let d = Diagnostic::error("wrong-type", what).label(path.span, "a recipe extends a recipe");
         let there = modules.item(*m, *i).name().map(|n| n.span);
-        return Err(Box::new(match there {
+        return Err(some(match there {
             Some(s) => d.label(s, "defined here"),
             None => d,
         }));
@@ -147,9 +146,26 @@ fn find(modules: &Modules, (module, _): Key, path: &Path) -> Result<Key, Box<Dia
     let help = nearest(&last.text, modules.get(at).recipes.keys().map(String::as_str))
         .map(|n| format!("did you mean `{n}`?"));
     let what = format!("there is no recipe `{}`", path.text());
-    Err(Box::new(
-        Diagnostic::error("unknown-name", what).label(path.span, "not found").help_opt(help),
-    ))
+    Err(some(Diagnostic::error("unknown-name", what).label(path.span, "not found").help_opt(help)))
+}
+
+fn some(d: Diagnostic) -> Option<Box<Diagnostic>> {
+    Some(Box::new(d))
+}
+
+/// Does a `use` of the module name this, though the file could not be read?
+fn is_used(modules: &Modules, module: ModuleId, name: &str) -> bool {
+    modules.get(module).file.items.iter().any(|i| match &i.kind {
+        ItemKind::Use(u) => match (&u.alias, &u.origin) {
+            (Some(a), _) => a.text == name,
+            (None, UseOrigin::File(t)) => {
+                let file = t.value.trim_end_matches(".nrl");
+                file.rsplit('/').next() == Some(name)
+            }
+            (None, UseOrigin::Path(p)) => p.names.last().is_some_and(|n| n.text == name),
+        },
+        _ => false,
+    })
 }
 
 /// `base` with the lines of `child`.

@@ -35,6 +35,7 @@ pub mod seen;
 mod settings;
 mod step;
 mod tensor;
+pub mod trial;
 mod types;
 mod units;
 mod unused;
@@ -49,6 +50,7 @@ pub use elab::{GraphKind, Lowered, Requirement};
 pub use modules::STD;
 pub use nrl_base::Files;
 pub use probe::lower_fn;
+pub use trial::lower_tests;
 pub use value::{DimRule, PathRule, PlanRules, StateMode};
 
 use elab::{Elab, Mode};

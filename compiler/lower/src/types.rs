@@ -313,7 +313,13 @@ impl<'a> Elab<'a, '_> {
             "Data" => matches!(v, Val::Data(_)),
             "Samples" => matches!(v, Val::Samples(_)),
             "Pairs" => matches!(v, Val::Pairs { .. }),
-            "Sample" => matches!(v, Val::Host(_, HostType::Record | HostType::Any)),
+            // A record stands for a sample where a test gives one.
+            "Sample" => matches!(
+                v,
+                Val::Host(_, HostType::Record | HostType::Any)
+                    | Val::Record(_)
+                    | Val::Const(Value::Record(_), _)
+            ),
             "Schedule" => matches!(v, Val::Closure(_) | Val::Const(Value::Num(_), _)),
             "Optimizer" => matches!(v, Val::Optimizer(_)),
             "Generator" => matches!(v, Val::Generator(..)),

@@ -5,6 +5,7 @@
 //! results are f64; indices are whole numbers in the same tensors. Depends on `nrl-ir` alone.
 
 mod attention;
+mod batch;
 mod collective;
 mod fused;
 mod logprob;
@@ -17,6 +18,7 @@ use std::fmt;
 use nrl_ir::op::Scan;
 use nrl_ir::{Block, DimId, Extent, Graph, Mesh, Node, Op, ParamId, ValueId};
 
+pub use batch::run_batch;
 pub use tensor::Tensor;
 
 /// Weights or gradients by parameter and layer (0 outside any `repeat`). Under zero3 a tensor is

@@ -57,6 +57,9 @@ static OWN: &[Intrinsic] = &[
     of("rope", &["x", "inv_freq"]),
     of("attention", &["q", "k", "v", "scale?", "window?"]),
     of("log_prob", &["logits", "ids"]),
+    of("per_token", &["numbers"]),
+    of("per_sample", &["numbers"]),
+    of("per_group", &["numbers"]),
     of("len", &["x"]),
     of("map", &["list", "f"]),
     of("filter", &["list", "f"]),
@@ -294,6 +297,7 @@ impl<'a> Elab<'a, '_> {
             "optimizer" | "json_lines" | "made_rows" | "load_model" | "characters" | "frozen"
             | "generator" | "generate" | "take" | "chat" | "at_most" | "shuffled" | "from"
             | "file" | "evaluate" | "held_out" | "validate" => self.stage_call(env, args),
+            "per_token" | "per_sample" | "per_group" => self.literal(args),
             _ => self.tensor_call(env, args),
         }
     }
