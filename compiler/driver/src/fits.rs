@@ -13,11 +13,26 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// Bytes per rank of each stage of the program, where its mesh is on devices.
 pub fn memory(c: &Compiled) -> Vec<Memory> {
-    let device = |mesh: usize| {
+    on(c, None)
+}
+
+/// The same for every stage; ranks that are threads of this process share an unknown memory, and
+/// hold no context of a driver.
+pub(crate) fn everywhere(c: &Compiled) -> Vec<Memory> {
+    let mut all = on(c, Some(Device { name: "this machine".into(), memory: f64::INFINITY }));
+    for m in all.iter_mut().filter(|m| m.device.memory.is_infinite()) {
+        m.terms.retain(|t| t.name != "fixed");
+    }
+    all
+}
+
+fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
+    let known = |mesh: usize| {
         let cluster = c.facts.meshes.get(mesh)?.cluster?;
         let d = &c.facts.clusters[cluster].device;
         d.gpu.then(|| Device { name: d.name.clone(), memory: d.memory_bytes })
     };
+    let device = |mesh: usize| known(mesh).or_else(|| otherwise.clone());
     let precision = |model: usize| match c.facts.models.get(model) {
         Some(facts) if facts.bf16 => Precision::Bf16,
         _ => Precision::F32,

@@ -4,6 +4,7 @@
 //! Each phase has one timing label; the text form can be had after any of them; the verifier runs
 //! between phases in debug builds. No I/O happens here.
 
+mod budgets;
 mod emit;
 mod fits;
 mod rules;
@@ -193,7 +194,9 @@ fn finish(
     };
     if !failed {
         compiled.does_not_fit = fits::findings(&compiled);
+        problems.extend(budgets::findings(&compiled, &pipeline.lowered.budgets));
     }
+    let failed = problems.has_errors();
     ((!failed).then_some(compiled), problems.into_sorted())
 }
 

@@ -52,7 +52,9 @@ fn every_recipe_checks_and_says_what_cannot_run_yet() {
     let mut count = 0;
     let mut wrong = vec![];
     for (name, text) in files().iter().filter(|(n, _)| n.ends_with(".nrl")) {
-        let (compiled, found) = checked(name, &[]);
+        let (compiled, mut found) = checked(name, &[]);
+        // A budget of time is not decided by any plan yet, which is a note of its own.
+        found.retain(|d| d.message != "a budget is not decided");
         let one_note = found.len() == 1 && found[0].severity == Severity::Note;
         if !one_note || found[0].code != "not-supported" {
             wrong.push(format!("{name}:\n{}", shown(&found)));

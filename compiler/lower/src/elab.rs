@@ -50,19 +50,12 @@ pub struct Lowered {
     pub rules: Vec<PlanRules>,
     /// Where each model was placed or made, for messages.
     pub places: Vec<Span>,
-    /// Requirements that later phases decide.
-    pub requires: Vec<Requirement>,
+    /// Requirements that plans decide.
+    pub budgets: Vec<crate::budget::Budget>,
     /// Machines, views and assumptions.
     pub facts: Facts,
     /// What checks and cannot run yet: one error each, for `run`.
     pub not_yet: Vec<Diagnostic>,
-}
-
-/// A `require` that a later phase decides.
-#[derive(Debug, Clone)]
-pub struct Requirement {
-    pub text: String,
-    pub span: Span,
 }
 
 /// Where in a recipe elaboration stands.
@@ -109,6 +102,8 @@ pub struct Elab<'a, 's> {
     pub call_sites: Vec<Span>,
     /// Expressions evaluated so far.
     pub work: usize,
+    /// Evaluations of host expressions that are left.
+    pub host_left: u64,
     /// Rewards by identity of function and arguments.
     pub rewards: BTreeMap<String, usize>,
     pub folder: String,
@@ -165,6 +160,7 @@ impl<'a, 's> Elab<'a, 's> {
             calls: vec![],
             call_sites: vec![],
             work: 0,
+            host_left: crate::host::MOST_NOW,
             rewards: BTreeMap::new(),
             folder: folder.into(),
             ranks,

@@ -8,6 +8,9 @@ use crate::elab::{El, Elab, Stop};
 use crate::units::Unit;
 use crate::value::{Env, Val};
 
+/// Most evaluations of host expressions that one recipe may take before the run.
+pub const MOST_NOW: u64 = 10_000_000;
+
 /// Type of a constant.
 pub fn type_of(v: &Value) -> HostType {
     match v {
@@ -104,12 +107,24 @@ impl<'a> Elab<'a, '_> {
         let call = host::Expr::Call { f, args: exprs };
         if known {
             let func = host::Func { name: f.name().into(), params: 0, locals: 0, body: call };
-            return match host::call(&func, &[]) {
-                Ok(v) => Ok(Val::Const(v, Unit::none())),
-                Err(e) => self.error("wrong-type", span, e.0, "this call"),
-            };
+            return self.run_now(&func, span).map(|v| Val::Const(v, Unit::none()));
         }
         Ok(Val::Host(call, result))
+    }
+
+    /// Runs a function of nothing now. All of them together have a bound.
+    fn run_now(&mut self, func: &host::Func, span: Span) -> El<Value> {
+        match host::call_within(func, &[], &mut self.host_left) {
+            Ok(v) => Ok(v),
+            Err(e) if e.is_too_much() => {
+                let what = format!("checking takes more than {MOST_NOW} evaluations");
+                let d = Diagnostic::error("too-much-work", what).label(span, "reached here");
+                self.fail(
+                    d.help("compute it in a row or a reward, where the run does it, or less of it"),
+                )
+            }
+            Err(e) => self.error("wrong-type", span, e.0, "this call"),
+        }
     }
 
     /// Compiles `f` applied to `params` locals of the given types into a host function.
@@ -220,9 +235,7 @@ impl<'a> Elab<'a, '_> {
             // Nothing of the run is in it if the list was known: fold it away.
             let func =
                 host::Func { name: name.into(), params: 0, locals: slots, body: made.0.clone() };
-            if let Ok(v) = host::call(&func, &[]) {
-                return Ok(Val::constant(v));
-            }
+            return self.run_now(&func, span).map(Val::constant);
         }
         Ok(Val::Host(made.0, made.1))
     }

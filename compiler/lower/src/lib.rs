@@ -6,6 +6,7 @@
 //! a node. It is total: functions cannot recurse, loops run over lists or layers.
 
 mod adapt;
+mod budget;
 mod builder;
 mod call;
 mod check;
@@ -46,7 +47,8 @@ use nrl_base::{Diagnostic, Problems, SourceMap, Span};
 use nrl_ir::program::Sampling;
 use nrl_syntax::ast::{ItemKind, Recipe};
 
-pub use elab::{GraphKind, Lowered, Requirement};
+pub use budget::{Budget, Limit, Measure};
+pub use elab::{GraphKind, Lowered};
 pub use modules::STD;
 pub use nrl_base::Files;
 pub use probe::lower_fn;

@@ -1,13 +1,11 @@
 //! Recipes: parameters, bindings, placements, phases; what a step holds is in `step`.
 
-use std::collections::BTreeSet;
-
-use nrl_base::{Diagnostic, Span};
+use nrl_base::{Diagnostic, Severity, Span};
 use nrl_ir::host::Value;
 use nrl_ir::program::{Every, Halt, Phase};
 use nrl_syntax::ast::{self, ItemKind, StmtKind};
 
-use crate::elab::{El, Elab, Mode, Requirement, Stop};
+use crate::elab::{El, Elab, Mode, Stop};
 use crate::modules::ModuleId;
 use crate::units::Unit;
 use crate::value::{Env, Val};
@@ -226,10 +224,12 @@ impl<'a> Elab<'a, '_> {
                 parts.halts.push(h);
                 Ok(())
             }
-            StmtKind::Require(es) | StmtKind::Expect(es) => {
-                for e in es {
-                    self.require(env, e);
-                }
+            StmtKind::Require(es) => {
+                es.iter().for_each(|e| self.require(env, e, Severity::Error));
+                Ok(())
+            }
+            StmtKind::Expect(es) => {
+                es.iter().for_each(|e| self.require(env, e, Severity::Warning));
                 Ok(())
             }
             StmtKind::Assume(a) => self.assume(env, a),
@@ -368,36 +368,6 @@ impl<'a> Elab<'a, '_> {
         Ok(())
     }
 
-    /// `require`: decided now if it is known now, kept for later phases otherwise.
-    fn require(&mut self, env: &Env<'a>, e: &'a ast::Expr) {
-        let later = ["peak_memory", "step_time"];
-        let mut names = BTreeSet::new();
-        first_names(e, &mut names);
-        if names.iter().any(|n| later.contains(&n.as_str())) {
-            self.out
-                .requires
-                .push(Requirement { text: self.sources.text(e.span).to_string(), span: e.span });
-            return;
-        }
-        match self.expr(env, e) {
-            Ok(Val::Const(Value::Bool(true), _)) | Err(Stop) => {}
-            Ok(Val::Const(Value::Bool(false), _)) => {
-                let text = self.sources.text(e.span).to_string();
-                self.problems.push(
-                    Diagnostic::error("requirement-fails", format!("`{text}` does not hold"))
-                        .label(e.span, "required here"),
-                );
-            }
-            Ok(v) => {
-                let kind = v.kind();
-                self.problems.push(
-                    Diagnostic::error("wrong-type", format!("a requirement is a bool, not {kind}"))
-                        .label(e.span, format!("this is {kind}")),
-                );
-            }
-        }
-    }
-
     fn phase(&mut self, env: &Env<'a>, p: &'a ast::Phase) -> El<()> {
         self.phase = self.out.program.phases.len();
         let mut inner = env.clone();
@@ -504,21 +474,4 @@ struct PhaseParts<'a> {
     step: Option<(&'a ast::Block, Env<'a>)>,
     every: Vec<(&'a ast::Timed, Env<'a>)>,
     halts: Vec<&'a ast::Halt>,
-}
-
-/// Names an expression starts from.
-fn first_names(e: &ast::Expr, out: &mut BTreeSet<String>) {
-    match &e.kind {
-        ast::ExprKind::Name(n) => {
-            out.insert(n.clone());
-        }
-        ast::ExprKind::Binary { lhs, rhs, .. } => {
-            first_names(lhs, out);
-            first_names(rhs, out);
-        }
-        ast::ExprKind::Unary { operand, .. } => first_names(operand, out),
-        ast::ExprKind::Field { base, .. } => first_names(base, out),
-        ast::ExprKind::Of { part, .. } => first_names(part, out),
-        _ => {}
-    }
 }

@@ -16,19 +16,58 @@ impl std::error::Error for EvalError {}
 
 type Eval = Result<Value, EvalError>;
 
+/// Most evaluations of one call in a run; more than seconds of work for one sample.
+pub const MOST: u64 = 200_000_000;
+
+/// How the error of a call that takes too long begins.
+const TOO_MUCH: &str = "it takes more than ";
+
+impl EvalError {
+    /// Was the work more than allowed?
+    pub fn is_too_much(&self) -> bool {
+        self.0.starts_with(TOO_MUCH)
+    }
+}
+
 /// Calls `f` with `args`.
 pub fn call(f: &Func, args: &[Value]) -> Eval {
+    call_within(f, args, &mut MOST.clone())
+}
+
+/// Calls `f` with at most `left` evaluations, and takes what it used away. An item of a list that
+/// is made, and eight characters of a text, count as one.
+pub fn call_within(f: &Func, args: &[Value], left: &mut u64) -> Eval {
     let mut locals = vec![Value::None; f.locals.max(args.len())];
     locals[..args.len()].clone_from_slice(args);
-    Ctx { locals }.eval(&f.body)
+    let most = *left;
+    let mut ctx = Ctx { locals, left: *left, most };
+    let result = ctx.eval(&f.body);
+    *left = ctx.left;
+    result
 }
 
 struct Ctx {
     locals: Vec<Value>,
+    left: u64,
+    most: u64,
 }
 
 impl Ctx {
+    fn spend(&mut self, cost: u64) -> Result<(), EvalError> {
+        match self.left.checked_sub(cost) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => {
+                self.left = 0;
+                Err(EvalError(format!("{TOO_MUCH}{} evaluations", self.most)))
+            }
+        }
+    }
+
     fn eval(&mut self, e: &Expr) -> Eval {
+        self.spend(1)?;
         Ok(match e {
             Expr::Const(v) => v.clone(),
             Expr::Local(i) => self.locals[*i].clone(),
@@ -95,9 +134,36 @@ impl Ctx {
             }
             Expr::Call { f, args } => {
                 let args = args.iter().map(|a| self.eval(a)).collect::<Result<Vec<_>, _>>()?;
+                self.spend(cost(*f, &args))?;
                 apply(*f, &args)?
             }
         })
+    }
+}
+
+/// What a builtin adds to its own evaluation: the size of what it reads and makes.
+fn cost(f: Builtin, args: &[Value]) -> u64 {
+    let size = |v: &Value| match v {
+        Value::Text(t) => t.len() as u64 / 8,
+        Value::List(l) => l.len() as u64,
+        _ => 0,
+    };
+    match (f, args) {
+        (Builtin::Range, [Value::Num(n)]) | (Builtin::RandomText, [_, Value::Num(n), _]) => {
+            (*n).clamp(0.0, LIMIT as f64) as u64
+        }
+        (Builtin::EditDistance, [Value::Text(a), Value::Text(b)]) => {
+            (a.len() as u64).saturating_mul(b.len() as u64) / 8
+        }
+        (Builtin::At | Builtin::First | Builtin::Last | Builtin::ListLen | Builtin::IsNone, _) => 0,
+        // A short text put in place of each character of a long one.
+        (Builtin::Replace, [Value::Text(a), _, Value::Text(b)]) => {
+            (a.len() as u64).saturating_mul(b.len() as u64 + 1) / 8
+        }
+        (Builtin::Join, [Value::List(l), Value::Text(t)]) => {
+            l.iter().map(size).sum::<u64>() + l.len() as u64 * (t.len() as u64 / 8 + 1)
+        }
+        (_, args) => args.iter().map(size).sum(),
     }
 }
 

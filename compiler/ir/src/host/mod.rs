@@ -8,7 +8,7 @@ mod builtin;
 mod eval;
 
 pub use builtin::{Builtin, HostType};
-pub use eval::{EvalError, call};
+pub use eval::{EvalError, MOST, call, call_within};
 
 use std::sync::Arc;
 

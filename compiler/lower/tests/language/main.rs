@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests read files")]
 
 mod extends;
+mod limits;
 mod support;
 mod trials;
 mod types;

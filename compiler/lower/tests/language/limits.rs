@@ -1,0 +1,56 @@
+//! Conditions of a recipe, and what checking may cost.
+
+use super::support::of_lines;
+
+#[test]
+fn conditions_show_both_sides_and_expectations_only_warn() {
+    assert_eq!(of_lines("", "  n = 6\n  require n % 3 == 0, n > 5\n  expect n == 6"), "");
+    let found = of_lines("", "  n = 6\n  require n % 4 == 0");
+    let want = "requirement-fails: `n % 4 == 0` does not hold\n  a.nrl:8:11 `n % 4 == 0`: required here\n  \
+                note: left is 2, right is 0\n";
+    assert_eq!(found, want);
+    let found = of_lines("", "  n = 6\n  expect n == 7");
+    assert!(
+        found.starts_with("requirement-fails: `n == 7` is expected and does not hold"),
+        "{found}"
+    );
+    let found = of_lines("", "  require 3");
+    assert!(found.starts_with("wrong-type: a requirement is a bool, not a number"), "{found}");
+}
+
+#[test]
+fn budgets_say_what_they_compare() {
+    assert_eq!(
+        of_lines(
+            "",
+            "  require peak_memory <= 92 % of device, step_time < 90 s, 2 GB > peak_memory"
+        ),
+        ""
+    );
+    let one = |line: &str, part: &str| {
+        let found = of_lines("", &format!("  require {line}"));
+        assert!(found.contains(part), "{found}");
+    };
+    one(
+        "peak_memory <= 90 s",
+        "unit-mismatch: `peak_memory` is in bytes, this is a quantity in seconds",
+    );
+    one("step_time < 3", "unit-mismatch: `step_time` is in seconds, this is a number");
+    one("step_time < 90 % of device", "wrong-type: a share is one of the memory of a device");
+    one("peak_memory <= 120 % of device", "out-of-range: a device has no 120 % of its memory");
+    one("peak_memory + 1 GB < 3 GB", "wrong-type: a budget compares one measure with one number");
+    one("peak_memory == 3 GB", "wrong-type: a budget compares one measure with one number");
+}
+
+#[test]
+fn work_before_the_run_has_a_bound() {
+    let found =
+        of_lines("", "  a = sum(map(range(1000000), i -> sum(map(range(1000000), j -> i * j))))");
+    assert!(found.starts_with("too-much-work: checking takes more than"), "{found}");
+    let found = of_lines("", "  a = fold(range(100), \"a\", (t, i) -> t + t)");
+    assert!(found.starts_with("too-much-work: checking takes more than"), "{found}");
+    let found = of_lines("", "  a = sum(filter(range(100000), i -> i % 2 == 0))");
+    assert_eq!(found, "");
+    let found = of_lines("", "  a = map(range(10), i -> first(split(\"a\", \"\")))");
+    assert!(found.starts_with("wrong-type: `split` needs a separator"), "{found}");
+}
