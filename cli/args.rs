@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
 use crate::diff::DiffArgs;
+use crate::doc::DocArgs;
 use crate::explain::ExplainArgs;
 use crate::fmt::FmtArgs;
 use crate::lsp::LspArgs;
@@ -31,6 +32,7 @@ pub enum Command {
     Generate(GenerateArgs),
     Score(ScoreArgs),
     Test(TestArgs),
+    Doc(DocArgs),
     Fmt(FmtArgs),
     Explain(ExplainArgs),
     New(NewArgs),

@@ -6,6 +6,7 @@ pub mod args;
 pub mod check;
 pub mod diff;
 pub mod disk;
+pub mod doc;
 pub mod eval;
 pub mod explain;
 pub mod fmt;
@@ -36,6 +37,7 @@ pub fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Doc(args) => doc::run(&args),
         Command::Fmt(args) => fmt::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),

@@ -23,7 +23,7 @@ use nrl_passes::{
 
 pub use fits::memory;
 pub use nrl_lower::facts::Facts;
-pub use nrl_lower::{Files, STD, lower_tests, trial};
+pub use nrl_lower::{Files, STD, docs, lower_tests, trial};
 
 /// The phases, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

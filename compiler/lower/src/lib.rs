@@ -14,6 +14,7 @@ mod cluster;
 mod config;
 mod control;
 mod cover;
+pub mod docs;
 mod elab;
 mod expr;
 mod extend;
