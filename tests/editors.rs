@@ -83,7 +83,7 @@ const client = new Client({nrlc:?}, ["lsp"], (method, params) => {{ if (told) to
   const init = await client.request("initialize", {{ capabilities: {{}} }});
   client.notify("initialized", {{}});
   const found = new Promise((resolve) => {{ told = resolve; }});
-  const text = "# é😀\nx = 1\ny = x + zz\n";
+  const text = "# é😀\nx = 1\ny = x & 1\n";
   client.notify("textDocument/didOpen", {{ textDocument: {{ uri, languageId: "nrl", version: 1, text }} }});
   const params = await found;
   const hover = await client.request("textDocument/hover",

@@ -131,8 +131,11 @@ fn completion(
     buffers: &mut Buffers,
     p: &lsp::CompletionParams,
 ) -> Option<Vec<lsp::CompletionItem>> {
-    let (path, _, offset) = asked(buffers, &p.text_document_position)?;
+    let (path, text, offset) = asked(buffers, &p.text_document_position)?;
     let found = match Language::of(&path) {
+        Language::Nrl if !nrl_ide::has_gap(&text, offset) => {
+            buffers.document(&path).complete(offset)
+        }
         Language::Nrl => nrl_ide::complete(buffers, &path, &buffers.recipes(), offset),
         Language::Nemo => buffers.sheet(&path).complete(offset),
     };

@@ -73,12 +73,16 @@ impl Files for Patched<'_> {
 pub fn complete(files: &dyn Files, path: &str, open: &[&str], offset: usize) -> Vec<Completion> {
     let text = files.read(path).map(|b| String::from_utf8_lossy(&b).into_owned());
     let Ok(mut text) = text else { return vec![] };
-    let gap = text.get(..offset).is_some_and(|t| t.ends_with(['.', '@']));
-    if !gap {
+    if !has_gap(&text, offset) {
         return Document::open(files, path, open).complete(offset);
     }
     text.insert(offset, 'x');
     Document::open(&Patched { files, path, text }, path, open).complete(offset)
+}
+
+/// Whether a name is missing in front of an offset, so that its line cannot be read.
+pub fn has_gap(text: &str, offset: usize) -> bool {
+    text.get(..offset).is_some_and(|t| t.ends_with(['.', '@']))
 }
 
 impl Document {
@@ -332,7 +336,7 @@ impl Document {
             Some(named) => all.iter().find(|p| p.name.text == named),
             None => all.get(call.position),
         };
-        let index = &self.indices[m];
+        let Some(index) = self.index_of(m) else { return out };
         let ty = param.and_then(|p| p.ty.as_ref()).map(|t| t.span);
         let named = ty.and_then(|t| index.uses.iter().find(|u| u.span.to(t) == t));
         if let Some(Target::Def(at)) = named.map(|u| &u.target)

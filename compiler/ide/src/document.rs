@@ -4,6 +4,8 @@
 //! hover, definition, references, renames, symbols, hints; completion is in `complete`. A half-typed text gives
 //! the answers that the rest of it allows.
 
+use std::cell::OnceCell;
+
 use nrl_base::{Files, Span};
 use nrl_ir::program::Weights;
 use nrl_lower::seen::{Fact, Seen, lower_seen};
@@ -17,8 +19,8 @@ use crate::world::World;
 pub struct Document {
     pub path: String,
     pub world: World,
-    /// One per module of the world.
-    pub indices: Vec<Index>,
+    /// One per module of the world, made when asked for.
+    indices: Vec<OnceCell<Index>>,
     seen: Seen,
     /// Axes that split dims, where all models agree.
     layout: Vec<(String, Vec<String>)>,
@@ -53,7 +55,7 @@ impl Document {
         let mut paths = vec![path];
         paths.extend(open.iter().filter(|p| **p != path));
         let world = World::load(files, &paths);
-        let indices = (0..world.modules.len()).map(|m| Index::of(&world, m)).collect();
+        let indices = world.modules.iter().map(|_| OnceCell::new()).collect();
         let mut sources = nrl_base::SourceMap::new();
         let (lowered, seen) = lower_seen(files, &mut sources, path, &Options::default());
         let layout = layout(&lowered);
@@ -70,7 +72,13 @@ impl Document {
 
     /// The names of the file itself.
     pub fn index(&self) -> Option<&Index> {
-        self.indices.first()
+        self.index_of(0)
+    }
+
+    /// The names of a module.
+    pub fn index_of(&self, module: usize) -> Option<&Index> {
+        let cell = self.indices.get(module)?;
+        Some(cell.get_or_init(|| Index::of(&self.world, module)))
     }
 
     /// What stands at an offset, and where it came from.
@@ -124,7 +132,7 @@ impl Document {
 
     /// The declaration whose name stands there, in any module.
     pub(crate) fn def(&self, at: Span) -> Option<&Def> {
-        self.indices.get(self.world.module_of(at.source)?)?.def(at)
+        self.index_of(self.world.module_of(at.source)?)?.def(at)
     }
 
     /// `fn clip(ratio: f32[tok], ..) -> f32[tok]`, `lr = 3e-4`: a declaration without its body.
@@ -252,10 +260,8 @@ impl Document {
     pub fn references(&self, offset: usize) -> Vec<Span> {
         let Some((_, target)) = self.index().and_then(|i| i.at(offset)) else { return vec![] };
         let mut out: Vec<Span> = vec![];
-        for (module, index) in self.indices.iter().enumerate() {
-            if self.world.modules[module].is_std() {
-                continue;
-            }
+        for module in (0..self.world.modules.len()).filter(|m| !self.world.modules[*m].is_std()) {
+            let Some(index) = self.index_of(module) else { continue };
             out.extend(index.uses.iter().filter(|u| u.target == target).map(|u| u.span));
             out.extend(index.defs.iter().filter(|d| target == Target::Def(d.span)).map(|d| d.span));
         }
@@ -306,7 +312,7 @@ impl Document {
     /// A declaration called `new` that would be mixed up with `def` at a place.
     fn taken(&self, place: Span, new: &str, def: &Def) -> Option<Span> {
         let module = self.world.module_of(place.source)?;
-        let index = self.indices.get(module)?;
+        let index = self.index_of(module)?;
         let member = matches!(def.kind, Kind::Field | Kind::Variant);
         let near = if member {
             let types = index.defs.iter().filter(|d| matches!(d.kind, Kind::Record | Kind::Enum));

@@ -15,4 +15,4 @@ pub mod utf16;
 pub mod words;
 pub mod world;
 
-pub use complete::{Completion, Sort, complete};
+pub use complete::{Completion, Sort, complete, has_gap};

@@ -1,0 +1,7 @@
+//! `entry::check` under libFuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    nrlc_fuzz::entry::check(data);
+});

@@ -1,0 +1,7 @@
+//! `entry::editor` under libFuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    nrlc_fuzz::entry::editor(data);
+});
