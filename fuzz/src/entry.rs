@@ -12,8 +12,14 @@ use nrl_ide::sheet::Sheet;
 pub type Codes = Vec<&'static str>;
 
 /// All entry points by name.
-pub const ALL: [(&str, fn(&[u8]) -> Codes); 5] =
-    [("parse", parse), ("fmt", fmt), ("check", check), ("editor", editor), ("yaml", yaml)];
+pub const ALL: [(&str, fn(&[u8]) -> Codes); 6] = [
+    ("parse", parse),
+    ("fmt", fmt),
+    ("check", check),
+    ("editor", editor),
+    ("yaml", yaml),
+    ("import", import),
+];
 
 fn codes(found: &[Diagnostic]) -> Codes {
     found.iter().map(|d| d.code).collect()
@@ -56,10 +62,10 @@ fn tree(text: &str) -> String {
     let shown = format!("{:?}", file.items);
     let mut out = String::with_capacity(shown.len());
     let mut rest = shown.as_str();
-    // A span is shown as `span: @12..34`; a text that says so is shown in quotes.
-    while let Some(at) = rest.find("span: @") {
+    // A span is shown as `@12..34`; in a text that says so it goes from both trees alike.
+    while let Some(at) = rest.find('@') {
         out.push_str(&rest[..at]);
-        rest = rest[at + 7..].trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        rest = rest[at + 1..].trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     }
     out + rest
 }
@@ -134,4 +140,20 @@ pub fn yaml(data: &[u8]) -> Codes {
     let sheet = Sheet::open(&files, "a.yaml");
     let _ = (sheet.hover(middle), sheet.complete(middle), sheet.definition(middle));
     codes(&checked.findings)
+}
+
+/// Imports a recipe of NeMo RL; what comes out can be read.
+pub fn import(data: &[u8]) -> Codes {
+    let text = String::from_utf8_lossy(data).into_owned();
+    let files =
+        BTreeMap::from([("a.yaml".to_string(), text), ("base.yaml".to_string(), BASE.to_string())]);
+    let mut sources = SourceMap::new();
+    let mut loader = nrl_nemo::Loader::new(&files);
+    let (written, found) = nrl_nemo::import(&mut loader, &mut sources, "a.yaml", &[]);
+    inside(&found, &sources);
+    let Some(written) = written else { return codes(&found) };
+    let (_, problems) = nrl_syntax::parse(SourceId(0), &written);
+    assert!(problems.is_empty(), "an import cannot be read: {problems:?}\n{written}");
+    // How much of it the language says, in steps.
+    vec!["imported"; written.lines().count() / 8]
 }

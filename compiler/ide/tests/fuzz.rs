@@ -112,7 +112,8 @@ fn mutated_texts_break_nothing() {
     let mut failures = vec![];
     std::panic::set_hook(Box::new(|_| {}));
     for (name, f) in &entries {
-        let mut pool = seeds(*name == "yaml");
+        let yaml = matches!(*name, "yaml" | "import");
+        let mut pool = seeds(yaml);
         let mut random = Random::new(seed);
         let mut seen = HashSet::new();
         let mut said: HashSet<String> = HashSet::new();
@@ -122,7 +123,7 @@ fn mutated_texts_break_nothing() {
             // Seeds first, as they are.
             let input = match pool.get(next).filter(|_| runs == next as u64) {
                 Some(seed) => seed.clone(),
-                None => mutate(&pool, if *name == "yaml" { &[] } else { &words }, &mut random),
+                None => mutate(&pool, if yaml { &[] } else { &words }, &mut random),
             };
             next += 1;
             runs += 1;
