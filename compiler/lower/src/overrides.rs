@@ -260,6 +260,14 @@ fn in_stmt(stmt: &mut Stmt, path: &[&str], edit: Edit<'_>) -> Done {
         (StmtKind::Update(u), ["updates"]) => optional(&mut u.updates, edit, "updates", span),
         (StmtKind::Update(u), ["epochs"]) => optional(&mut u.epochs, edit, "epochs", span),
         (StmtKind::Update(u), ["microbatch"]) => optional(&mut u.microbatch, edit, "", span),
+        (StmtKind::Update(u), ["loss"]) => {
+            if let Edit::Set(value) = edit {
+                u.loss.stmts.clear();
+                u.loss.value = Some(Box::new(value.clone()));
+                return Ok(());
+            }
+            Err(Missed::Refused("an update needs it", u.loss.span))
+        }
         (StmtKind::Update(u), ["by"]) => needed(&mut u.optimizer, edit, ""),
         (StmtKind::Update(u), [name, rest @ ..]) => {
             in_args(&mut u.settings, name, rest, edit, false)

@@ -62,9 +62,15 @@ fn below(block: &Block, prefix: &str, out: &mut Vec<String>) {
                 }
             }
             StmtKind::Update(_) => {
-                ["update.updates", "update.epochs", "update.microbatch", "update.by"]
-                    .iter()
-                    .for_each(|p| add((*p).into()));
+                [
+                    "update.updates",
+                    "update.epochs",
+                    "update.microbatch",
+                    "update.by",
+                    "update.loss",
+                ]
+                .iter()
+                .for_each(|p| add((*p).into()));
             }
             StmtKind::Phase(p) => {
                 add(format!("{}.steps", p.name.text));

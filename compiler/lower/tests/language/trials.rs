@@ -9,7 +9,13 @@ use super::support::shown;
 
 /// `name: ok`, or what is wrong, a line each.
 fn outcomes(text: &str) -> Vec<String> {
-    let files = BTreeMap::from([("a.nrl".to_string(), text.to_string())]);
+    outcomes_beside(text, &BTreeMap::new())
+}
+
+/// The same for a file that may use others.
+fn outcomes_beside(text: &str, others: &BTreeMap<String, String>) -> Vec<String> {
+    let mut files = others.clone();
+    files.insert("a.nrl".to_string(), text.to_string());
     let mut sources = SourceMap::new();
     let (tests, problems) = lower_tests(&files, &mut sources, "a.nrl", None);
     let mut out = vec![];
@@ -51,21 +57,32 @@ fn the_tests_of_the_library_hold() {
     assert!(seen >= 20, "only {seen} tests found");
 }
 
-#[test]
-fn the_tests_of_the_language_page_hold() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/language.md");
+/// The tests in the blocks of a page; a block whose first line is `# NAME` is that file for later ones.
+fn page_holds(name: &str, least: usize) {
+    let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(path).expect("the page is there");
+    let mut files = BTreeMap::new();
     let mut seen = 0;
     for block in page.split("```nrl\n").skip(1).filter_map(|b| b.split("```").next()) {
+        if let Some(file) = block.lines().next().and_then(|l| l.strip_prefix("# ")) {
+            files.insert(file.to_string(), block.to_string());
+        }
         if !block.contains("\ntest \"") {
             continue;
         }
-        for line in outcomes(block) {
+        for line in outcomes_beside(block, &files) {
             assert!(line.ends_with(": ok"), "{line}");
             seen += 1;
         }
     }
-    assert!(seen >= 2, "only {seen} tests found");
+    assert!(seen >= least, "only {seen} tests found in {name}");
+}
+
+#[test]
+fn the_tests_of_the_pages_hold() {
+    page_holds("language.md", 2);
+    page_holds("tutorial.md", 4);
+    page_holds("std.md", 20);
 }
 
 #[test]
