@@ -4,6 +4,8 @@
 
 #[path = "rules/base.rs"]
 mod base;
+#[path = "rules/cases.rs"]
+mod cases;
 #[path = "rules/mutants.rs"]
 mod mutants;
 #[path = "rules/pages.rs"]
@@ -12,5 +14,7 @@ mod pages;
 mod quiet;
 #[path = "rules/resolved.rs"]
 mod resolved;
+#[path = "rules/shipped.rs"]
+mod shipped;
 #[path = "rules/table.rs"]
 mod table;

@@ -19,6 +19,13 @@ const BROKEN: &[(&str, &str, &str)] = &[
     ("grpo-qwen3-30ba3b-4n8g-40K", "BATCH-16", "its launcher sets the same"),
 ];
 
+/// Whether the recipe is known to break a rule of this code.
+pub fn broken(name: &str, code: &str) -> bool {
+    let rules = nrl_rules::TABLES.iter().copied().flatten();
+    let of = |id: &str| rules.clone().any(|r| r.id.contains(id) && r.code == code);
+    BROKEN.iter().any(|(n, id, _)| name.contains(n) && of(id))
+}
+
 fn training(json: &serde_json::Value) -> bool {
     json.get("cluster").is_some() && (json.get("policy").is_some() || json.get("eval").is_some())
 }

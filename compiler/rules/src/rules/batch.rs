@@ -23,17 +23,8 @@ pub const RULES: &[Rule] = &[
             }
         }
     }),
-    error("BATCH-02", CODE, "an update cannot be shared by the ranks", share_update),
-    error("BATCH-03", CODE, "the samples of a step cannot be shared by the ranks", |r, f| {
-        let Some(all) = r.samples().filter(|_| steps_cut(r)) else { return };
-        for w in updated(r) {
-            let (Some(dp), Some(global)) = (w.dp(), &w.global_batch) else { continue };
-            if all.value % dp.value != 0 && global.value % dp.value == 0 {
-                let text = format!("{} samples cannot be shared by dp = {}", all.value, dp.value);
-                f.found(text, &[&all, &dp]).help(prompts_help(r, dp.value));
-            }
-        }
-    }),
+    // With both the samples of a step (BATCH-03) are shared evenly too.
+    error("BATCH-02, BATCH-03", CODE, "an update cannot be shared by the ranks", share_update),
     error("BATCH-04", CODE, "a rank's part of an update is not whole micro-batches", |r, f| {
         for w in updated(r).filter(|w| !w.packs() && !w.is_dynamic()) {
             let (Some(global), Some(micro), Some(dp)) = (&w.global_batch, &w.micro_batch, w.dp())
@@ -313,20 +304,43 @@ fn updates_help(r: &Recipe, w: &Worker, global: &Fact<i64>, all: &Fact<i64>) -> 
         return format!("`{}: {}`", global.name, one_of(&fits));
     }
     format!(
-        "{} samples have no divisor that is a multiple of {dp}: {}",
+        "{} samples have no divisor that is a multiple of {dp}: {}{}",
         all.value,
-        prompts_help(r, dp)
+        prompts_help(r, dp, global.value),
+        nodes_help(r, w, global.value)
     )
 }
 
-/// Numbers of prompts whose samples the ranks can share.
-fn prompts_help(r: &Recipe, dp: i64) -> String {
+/// Nodes of training with which the ranks can share the update as it is: `; or 8 nodes (dp 8)`.
+fn nodes_help(r: &Recipe, w: &Worker, global: i64) -> String {
+    let (Some(node), Some(gpus)) = (&r.cluster.gpus_per_node, &w.gpus) else {
+        return String::new();
+    };
+    let (per, copy) = (node.value.max(1), w.mesh.copy().max(1));
+    let now = gpus.value / per;
+    if now < 2 {
+        return String::new();
+    }
+    let fits = |n: i64| n > 0 && (n * per) % copy == 0 && global % ((n * per / copy).max(1)) == 0;
+    let below = (1..now).rev().find(|n| fits(*n));
+    let above = (now + 1..=2 * now + 1).find(|n| fits(*n));
+    let one = |n: i64| format!("; or {n} nodes of training (dp {})", n * per / copy);
+    below.into_iter().chain(above).map(one).collect()
+}
+
+/// Numbers of prompts whose samples the ranks can share, with updates near the one that is asked for.
+fn prompts_help(r: &Recipe, dp: i64, update: i64) -> String {
     let (Some(prompts), Some(group)) = (&r.batch.prompts, &r.batch.group) else {
         return format!("a multiple of {dp} samples");
     };
     let unit = lcm(group.value, dp) / group.value.max(1);
     let near = multiples(prompts.value, unit);
-    let sizes: Vec<i64> = near.iter().map(|p| p * group.value).collect();
+    let size = |p: &i64| {
+        let all = p * group.value;
+        let fits = divisors(all, all).into_iter().filter(|u| u % dp == 0);
+        fits.min_by_key(|u| (u - update).abs()).unwrap_or(all)
+    };
+    let sizes: Vec<i64> = near.iter().map(size).collect();
     format!("`{}: {}`, with updates of {} samples", prompts.name, one_of(&near), one_of(&sizes))
 }
 

@@ -276,7 +276,7 @@ pub const RULES: &[Rule] = &[
         }
     }),
     error("GEN-47", "bad-sampling", "how an evaluation counts", evaluation),
-    warning("GEN-48", "stop-tokens-missing", "an answer that ends is not seen to end", |r, f| {
+    note("GEN-48", "stop-tokens-missing", "a list of stop tokens leaves some out", |r, f| {
         let Some(g) = &r.generation else { return };
         let path = g.at("stop_token_ids");
         let Some(node) = r.node(&path).filter(|n| !n.items().is_empty()) else { return };
@@ -290,7 +290,7 @@ pub const RULES: &[Rule] = &[
             model.eos.iter().filter(|id| !given.contains(id)).map(u64::to_string).collect();
         if !missing.is_empty() && given.len() == node.items().len() {
             let text = format!(
-                "{} ends on {} too, where the engine does not stop",
+                "{} ends its answers on {} too, which this list leaves out",
                 model.name,
                 missing.join(" and ")
             );
@@ -303,7 +303,9 @@ pub const RULES: &[Rule] = &[
         let single = |n: &Fact<String>| {
             ["math", "math_default", "math_multi_reward"].contains(&n.value.as_str())
         };
-        let one = names.iter().flatten().count() > 0 && names.iter().flatten().all(single);
+        let others = r.under("env").iter().any(|p| r.under(p).iter().any(|c| c.ends_with(".cfg")));
+        let one =
+            !others && names.iter().flatten().count() > 0 && names.iter().flatten().all(single);
         if let Some(turns) = turns.filter(|t| t.value > 1 && one) {
             f.found(
                 format!("these environments end after one turn, not {}", turns.value),
