@@ -8,7 +8,9 @@ use crate::check::CheckArgs;
 use crate::diff::DiffArgs;
 use crate::doc::DocArgs;
 use crate::explain::ExplainArgs;
+use crate::export::ExportArgs;
 use crate::fmt::FmtArgs;
+use crate::import::ImportArgs;
 use crate::lsp::LspArgs;
 use crate::new::NewArgs;
 use crate::plan::PlanArgs;
@@ -37,6 +39,8 @@ pub enum Command {
     Explain(ExplainArgs),
     New(NewArgs),
     Diff(DiffArgs),
+    Import(ImportArgs),
+    Export(ExportArgs),
     Lsp(LspArgs),
 }
 

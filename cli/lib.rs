@@ -9,8 +9,10 @@ pub mod disk;
 pub mod doc;
 pub mod eval;
 pub mod explain;
+pub mod export;
 pub mod fmt;
 pub mod generate;
+pub mod import;
 pub mod load;
 pub mod lsp;
 pub mod new;
@@ -42,6 +44,8 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Lsp(args) => lsp::run(&args),
     }
 }
