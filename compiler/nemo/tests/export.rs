@@ -263,7 +263,7 @@ fn names_and_arithmetic_are_read() {
 #[test]
 fn what_has_no_form_is_listed() {
     let files = files();
-    let text = imported(&files).replace("rewards.math_answer(s)", "mine(s)").replace(
+    let text = imported(&files).replace("rewards.boxed_answer(s)", "mine(s)").replace(
         "  every 10 steps",
         "  halt when share(r == 0) > 95 % for 5 steps\n  every 10 steps",
     ) + "\nextern fn mine(s: Sample) -> float from \"python mine.py\"\n";

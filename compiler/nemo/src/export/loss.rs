@@ -63,6 +63,13 @@ fn one<'a>(reader: &mut Reader<'a>, weight: Option<Value>, body: &'a Expr, criti
         if call.callee == "grpo.kl_on_policy" {
             reader.say("on_policy_kl", Some(Value::Bool(true)));
         }
+    } else if let Some(call) = has("dpo.preference") {
+        reader.found = Some(Algorithm::Dpo);
+        mark(reader, "loss");
+        let beta = call.named("beta").or(call.args.get(2).map(|arg| &arg.value));
+        let beta = beta.and_then(|e| reader.number(e));
+        reader.say("beta", beta);
+        reader.say("preference", weight);
     } else if let Some(call) = has("log_sigmoid") {
         reader.found = Some(Algorithm::Dpo);
         mark(reader, "loss");
@@ -123,11 +130,11 @@ fn clip<'a>(reader: &mut Reader<'a>, call: &Call<'a>, over: Option<&str>, sequen
 }
 
 fn value_loss<'a>(reader: &mut Reader<'a>, weight: Option<Value>, inside: &[Call<'a>]) {
-    let Some(call) = inside.iter().find(|call| call.callee == "ppo.value_loss") else { return };
     mark(reader, "value_loss");
     reader.say("value_scale", Some(weight.unwrap_or(Value::Float(1.0))));
-    let clip = call.named("clip").and_then(|e| reader.number(e));
-    reader.say("value_clip", clip);
+    let call = inside.iter().find(|call| call.callee == "ppo.value_loss");
+    let clip = call.and_then(|call| call.named("clip")).and_then(|e| reader.number(e));
+    reader.say("value_clip", clip.or(call.is_none().then_some(Value::Null)));
 }
 
 /// `kl(t, d)` is forward, `kl(d, t)` reverse, a weighted sum of both mixed.

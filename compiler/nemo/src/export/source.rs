@@ -11,7 +11,11 @@ use nrl_rules::settings::Value;
 use nrl_syntax::ast::{self, Arg, BinaryOp, Expr, ExprKind, StmtKind};
 
 use super::loss;
+use crate::import::ENVIRONMENT;
 use crate::native::{Algorithm, Facts};
+
+/// Rewards that stand for the grading of mathematics.
+const GRADERS: &[&str] = &["rewards.boxed_answer", "rewards.math_answer"];
 
 /// A line that NeMo RL cannot say.
 #[derive(Clone, PartialEq, Debug)]
@@ -61,6 +65,8 @@ pub(super) struct Reader<'a> {
     roles: Roles<'a>,
     pools: Vec<&'a ast::Pool>,
     nodes: Option<i64>,
+    /// Rewards that environments of NeMo RL give, by the name of the function.
+    environments: HashMap<&'a str, &'a str>,
     block: Option<&'a ast::Settings>,
     pub lost: Vec<Lost>,
     pub found: Option<Algorithm>,
@@ -69,7 +75,13 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(file: &'a ast::File, recipe: &'a ast::Recipe) -> Self {
         let mut consts = HashMap::new();
+        let mut environments = HashMap::new();
         for item in &file.items {
+            if let ast::ItemKind::ExternFn(f) = &item.kind
+                && let Some(name) = f.command.value.strip_prefix(ENVIRONMENT)
+            {
+                environments.insert(f.name.text.as_str(), name);
+            }
             if let ast::ItemKind::Const(bind) = &item.kind
                 && let [name] = &bind.names[..]
             {
@@ -87,6 +99,7 @@ impl<'a> Reader<'a> {
             roles: Roles::default(),
             pools: vec![],
             nodes: None,
+            environments,
             block: None,
             lost: vec![],
             found: None,
@@ -119,7 +132,7 @@ impl<'a> Reader<'a> {
                                 self.roles.data = self.roles.data.or(call.base());
                             }
                             _ if callee.ends_with(".advantages") => self.roles.reward = first,
-                            "at_last_token" => self.roles.reward = first,
+                            "ppo.at_last_token" | "at_last_token" => self.roles.reward = first,
                             _ => {}
                         }
                     }
@@ -175,6 +188,9 @@ impl<'a> Reader<'a> {
 
     fn item(&mut self, item: &'a ast::Item) {
         let what = match &item.kind {
+            ast::ItemKind::ExternFn(f) if self.environments.contains_key(f.name.text.as_str()) => {
+                return;
+            }
             ast::ItemKind::ExternFn(f) => format!("`{}` is a process of your own", f.name.text),
             ast::ItemKind::ExternEnv(e) => {
                 format!("`{}` is an environment of your own", e.name.text)
@@ -483,8 +499,10 @@ impl<'a> Reader<'a> {
     fn step_bind(&mut self, bind: &'a ast::Bind) {
         let name = bind.names.first().map(|name| name.text.as_str());
         if name.is_some() && name == self.roles.reward {
-            let known =
-                |call: &Call| matches!(call.callee.as_str(), "rewards.env" | "rewards.math_answer");
+            let known = |call: &Call| {
+                let callee = call.callee.as_str();
+                GRADERS.contains(&callee) || self.environments.contains_key(callee)
+            };
             let alone = matches!(bind.value.kind, ExprKind::Call { .. });
             if !calls(&bind.value).first().is_some_and(|call| alone && known(call)) {
                 return self.lose(bind.value.span, "a reward of your own has no form");
@@ -509,14 +527,16 @@ impl<'a> Reader<'a> {
                         }
                     }
                 }
-                "rewards.env" => {
-                    let name = call.args.get(1).and_then(|arg| text_of(&arg.value));
-                    self.say("reward", name.map(Value::Text));
+                _ if GRADERS.contains(&callee) => {
+                    self.say("reward", Some(Value::Text("math".into())));
                 }
-                "rewards.math_answer" => self.say("reward", Some(Value::Text("math".into()))),
+                _ if self.environments.contains_key(callee) => {
+                    let name = self.environments[callee].to_string();
+                    self.say("reward", Some(Value::Text(name)));
+                }
                 _ if callee.ends_with(".advantages") => self.advantages(&call),
                 "tis" | "icepop" | "seq_mask_tis" | "weight" => self.correction(&call),
-                "gae" => {
+                "ppo.gae" | "gae" => {
                     self.found = Some(Algorithm::Ppo);
                     self.mark("gae");
                     for fact in ["gamma", "lambda"] {

@@ -239,7 +239,9 @@ impl Writer<'_> {
             }
             return Some(format!("data.jsonl({})", args.join(", ")));
         }
-        text(self.facts, name).map(|name| format!("data.hub({})", quoted(name)))
+        let pairs = matches!(self.algorithm, Algorithm::Dpo | Algorithm::Rm);
+        let columns = if pairs { ", chosen: \"chosen\", rejected: \"rejected\"" } else { "" };
+        text(self.facts, name).map(|name| format!("data.hub({}{columns})", quoted(name)))
     }
 
     fn rows(&mut self) {
@@ -299,8 +301,8 @@ impl Writer<'_> {
 
     fn reward(&self) -> Option<String> {
         match text(self.facts, "reward")? {
-            "math" => Some("rewards.math_answer(s)".into()),
-            other => Some(format!("rewards.env(s, {})", quoted(other))),
+            "math" => Some("rewards.boxed_answer(s)".into()),
+            _ => Some("environment(s)".into()),
         }
     }
 
@@ -398,7 +400,7 @@ impl Writer<'_> {
         self.line("step {");
         self.generate();
         if let Some(reward) = self.reward() {
-            self.line(format!("  r = {reward}"));
+            self.noted("reward", format!("  r = {reward}"));
         }
         let advantages = match text(self.facts, "estimator") {
             None | Some("grpo") => {
@@ -430,24 +432,25 @@ impl Writer<'_> {
         self.line("step {");
         self.generate();
         if let Some(reward) = self.reward() {
-            self.line(format!("  r = {reward}"));
+            self.noted("reward", format!("  r = {reward}"));
         }
         self.old();
         self.line("  v0 = value(critic, s)");
         let args = self.args(&[("gamma", "gamma"), ("lambda", "lambda")]);
         let args = args.iter().map(|arg| format!(", {arg}")).collect::<String>();
-        self.line(format!("  adv, ret = gae(at_last_token(r, s), v0{args})"));
+        self.line(format!("  adv, ret = ppo.gae(ppo.at_last_token(r, v0), v0{args})"));
         if self.has("value_loss") {
-            let clip = match self.facts.get("value_clip") {
-                None | Some(Value::Null) => String::new(),
-                Some(clip) => format!(", clip: {}", literal(clip).unwrap_or_default()),
-            };
             let update = self.update("critic", "opt_v", true);
             self.line(format!("  {update}"));
+            let error = match self.facts.get("value_clip") {
+                None | Some(Value::Null) => String::from("(value(critic, s) - ret) ^ 2"),
+                Some(clip) => {
+                    let clip = literal(clip).unwrap_or_default();
+                    format!("ppo.value_loss(value(critic, s), ret, v0, clip: {clip})")
+                }
+            };
             let scale = self.value("value_scale").unwrap_or("1.0".into());
-            self.line(format!(
-                "    {scale} * mean(ppo.value_loss(value(critic, s), ret, old: v0{clip}), over: tokens)"
-            ));
+            self.line(format!("    {scale} * mean({error}, over: tokens)"));
             self.line("  }");
         }
         let update = self.update("policy", "opt", true);
@@ -462,7 +465,7 @@ impl Writer<'_> {
         if let Some(batch) = self.value("batch") {
             self.line(format!("  b = pairs.take({})", count(&batch, "pair")));
         }
-        self.line("  base = margin(ref, b)");
+        self.line("  base = dpo.margin(ref, b)");
         let update = self.update("policy", "opt", false);
         self.line(format!("  {update}"));
         if let Some(beta) = self.value("beta") {
@@ -533,8 +536,8 @@ impl Writer<'_> {
                 }
                 _ => {
                     let reward = match text(self.facts, "reward") {
-                        Some("math") | None => "rewards.math_answer",
-                        Some(_) => "rewards.env",
+                        Some("math") | None => "rewards.boxed_answer",
+                        Some(_) => "environment",
                     };
                     let limit = self.value("eval_limit");
                     let limit = limit.map_or(String::new(), |n| format!(", limit: {n}"));

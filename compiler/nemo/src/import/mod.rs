@@ -68,7 +68,7 @@ impl Work<'_> {
         let mut facts = take(self.root, algorithm);
         for _ in 0..12 {
             let body = lines::lines(&facts, algorithm, &self.notes());
-            let said = self.said(&body);
+            let said = self.said(&body, &facts);
             let block = self.block(&said, Some(algorithm))?;
             let meaning = self.layers.meaning(&block, &said, Some(algorithm))?;
             let wrong: Vec<&str> = meaning
@@ -89,8 +89,10 @@ impl Work<'_> {
     }
 
     /// The facts that lines say when they are read.
-    fn said(&self, body: &[String]) -> Facts {
-        let text = format!("recipe r {{\n{}\n}}\n", body.join("\n"));
+    fn said(&self, body: &[String], facts: &Facts) -> Facts {
+        let body = body.join("\n");
+        let after = environment(facts, &body).unwrap_or_default();
+        let text = format!("recipe r {{\n{body}\n}}\n{after}\n");
         let (file, _) = nrl_syntax::parse(SourceId::default(), &text);
         let recipe = file.items.iter().find_map(|item| match &item.kind {
             ItemKind::Recipe(recipe) => Some(recipe),
@@ -153,6 +155,9 @@ impl Work<'_> {
         if !megatron && get("policy.dtensor_cfg._v2") == Some(&Value::Bool(true)) {
             notes.push(("plan", "Automodel".into()));
         }
+        if get("data.default.env_name") == Some(&Value::Text("math".into())) {
+            notes.push(("reward", "NeMo RL grades with math-verify".into()));
+        }
         if get("grpo.use_dynamic_sampling") == Some(&Value::Bool(true)) {
             notes.push(("advantages", "groups without spread are sampled again, see below".into()));
         }
@@ -195,20 +200,21 @@ impl Work<'_> {
         if !used.is_empty() {
             out.insert(0, format!("use std.{{{}}}\n", used.join(", ")));
         }
-        let margin = body_text.contains("margin(");
-        if margin {
-            out.push(MARGIN.into());
-        }
+        out.extend(environment(facts, &body_text));
         let text = out.join("\n") + "\n";
         Some(nrl_syntax::print::format(&text).unwrap_or(text))
     }
 }
 
-/// The difference of log-probabilities that preferences compare.
-const MARGIN: &str = "
-fn margin(m: Model, b: Pairs) -> f32[pair] {
-  sum(logprob(m, b.chosen), over: tokens) - sum(logprob(m, b.rejected), over: tokens)
-}";
+/// The command of a reward that an environment of NeMo RL gives.
+pub(crate) const ENVIRONMENT: &str = "nemo_rl environment ";
+
+/// The reward that an environment gives, if the lines name one.
+fn environment(facts: &Facts, body: &str) -> Option<String> {
+    let name = crate::native::text(facts, "reward").filter(|_| body.contains("environment("))?;
+    let command = values::quoted(&format!("{ENVIRONMENT}{name}"));
+    Some(format!("\nextern fn environment(s: Sample) -> float from {command}"))
+}
 
 /// A line of the block; long mappings become several.
 fn told_line(path: &[String], value: Option<&Value>, out: &mut Vec<String>) -> Option<()> {
