@@ -59,8 +59,18 @@ fn json(value: impl Serialize) -> Result<Value, Failed> {
 
 /// The findings of an open file that point into it, or nowhere.
 pub fn diagnostics(buffers: &Buffers, at: &lsp::Uri) -> Vec<lsp::Diagnostic> {
+    let text = buffers.text(&path(at)).unwrap_or_default();
+    if Language::of(&path(at)) == Language::Nemo && !is_recipe(&text) {
+        return vec![];
+    }
     let (found, sources) = found(buffers, &path(at));
     found.iter().map(|d| convert::diagnostic(d, &sources, &path(at))).collect()
+}
+
+/// Whether a YAML file has a section of a NeMo RL recipe: editors also open others.
+fn is_recipe(text: &str) -> bool {
+    let sections = ["policy:", "grpo:", "ppo:", "dpo:", "sft:", "rm:", "distillation:", "loss_fn:"];
+    text.lines().any(|line| sections.iter().any(|s| line.starts_with(s)))
 }
 
 fn found(buffers: &Buffers, path: &str) -> (Vec<nrl_base::Diagnostic>, SourceMap) {

@@ -119,7 +119,8 @@ impl Sheet {
         out
     }
 
-    /// Keys that may stand at an offset: those that the recipe has there, inherited ones among them.
+    /// Keys that may stand at an offset: those that the recipe has there, inherited ones among them, then
+    /// all others that its section may have.
     pub fn complete(&self, offset: usize) -> Vec<Completion> {
         let Some(before) = self.text.get(..offset) else { return vec![] };
         let start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -129,18 +130,29 @@ impl Sheet {
         }
         let indent = line.len() - line.trim_start().len();
         let path = self.parents(start, indent).join(".");
-        let Some(settings) = &self.settings else { return vec![] };
-        let node = if path.is_empty() { Some(&settings.root) } else { settings.get(&path) };
+        let settings = self.settings.as_ref();
+        let node = match path.is_empty() {
+            true => settings.map(|s| &s.root),
+            false => settings.and_then(|s| s.get(&path)),
+        };
         let entries = node.into_iter().flat_map(|n| n.entries());
-        entries
-            .map(|(name, node)| Completion {
-                label: name.to_string(),
-                insert: Some(format!("{name}: ")),
-                sort: Sort::Setting,
-                detail: shown(&node.value),
-                doc: Some(self.set_by(node.origin)),
-            })
-            .collect()
+        let completion = |name: &str, detail: String, doc: Option<String>| Completion {
+            label: name.to_string(),
+            insert: Some(format!("{name}: ")),
+            sort: Sort::Setting,
+            detail,
+            doc,
+        };
+        let set = entries.map(|(name, node)| {
+            completion(name, shown(&node.value), Some(self.set_by(node.origin)))
+        });
+        let mut out: Vec<Completion> = set.collect();
+        for (name, types) in nrl_nemo::schema::known(&path) {
+            if !out.iter().any(|c| c.label == name) {
+                out.push(completion(name, types, None));
+            }
+        }
+        out
     }
 }
 

@@ -139,6 +139,11 @@ fn help_becomes_an_edit_where_it_says_one_thing() {
         text.replace_range(edit.span.range(), &edit.text);
         assert_eq!(text, recipe(right));
     }
+    let mut sources = SourceMap::new();
+    let id = sources.add("a.yaml", "lenght: 3\n");
+    let d = Diagnostic::error("unknown-name", "odd").label(Span::new(id, 0, 6), "");
+    let edit = fix(&d.help("rename it to `length`"), &sources).expect("an edit");
+    assert_eq!((edit.span.range(), edit.text.as_str()), (0..6, "length"));
     // Text with a choice, or with a gap to fill, is for people.
     for help in
         ["write `a` or `b`", "write `mean(.., over: tokens)`", "write `--set x=1`", "move it"]

@@ -27,6 +27,22 @@ pub fn check(recipe: &Recipe) -> Vec<Diagnostic> {
     found
 }
 
+/// Names that the section at a dotted path may have, with their types; for editors.
+pub fn known(path: &str) -> Vec<(&'static str, String)> {
+    let schema = keys::schema();
+    let mut section = String::new();
+    for part in path.split('.').filter(|p| !p.is_empty()) {
+        let Some((key, home)) = schema.key(&section, part) else { return vec![] };
+        section = schema.resolve(&format!("{home}{part}"), key);
+    }
+    let types = |name: &str| {
+        let key = schema.key(&section, name).map(|(key, _)| key).filter(|key| !key.dead)?;
+        let optional = if key.nullable { " or null" } else { "" };
+        Some(format!("{}{optional}", key.types.join(" or ")))
+    };
+    schema.names(&section).into_iter().filter_map(|n| Some((n, types(n)?))).collect()
+}
+
 /// Walks settings beside the table.
 struct Walk<'r> {
     schema: &'static Schema,

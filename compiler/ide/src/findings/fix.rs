@@ -1,8 +1,9 @@
 //! What to type, as an edit, where a finding's help says it without a choice.
 //!
 //! In: a finding and its sources. Out: a replacement, or nothing. Help is for people; an edit is made only
-//! of two forms of it, and only if the place leaves no doubt: ``did you mean `x`?`` where the
-//! wrong name stands once under the first label, and ``write `x` `` where `x` begins like what is there.
+//! of three forms of it, and only if the place leaves no doubt: ``did you mean `x`?`` where the wrong name
+//! stands once under the first label, ``rename it to `x` `` where a name stands there, and ``write `x` ``
+//! where `x` begins like what is there.
 
 use nrl_base::{Diagnostic, SourceMap, Span};
 
@@ -25,6 +26,10 @@ pub fn fix(finding: &Diagnostic, sources: &SourceMap) -> Option<Edit> {
     }
     if let Some(name) = inside(help, "did you mean `", "`?") {
         return meant(finding, span, there, name);
+    }
+    if let Some(name) = inside(help, "rename it to `", "`") {
+        let names = [there, name].iter().all(|n| n.chars().all(|c| c.is_alphanumeric() || c == '_'));
+        return (names && there != name).then(|| Edit { span, text: name.to_string() });
     }
     let text = inside(help, "write `", "`")?;
     let open = text.contains("..") && !there.contains("..") || text.contains("--set");
