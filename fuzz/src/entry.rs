@@ -11,8 +11,11 @@ use nrl_ide::sheet::Sheet;
 /// Codes of findings, in order of place.
 pub type Codes = Vec<&'static str>;
 
+/// A name and what it runs.
+pub type Entry = (&'static str, fn(&[u8]) -> Codes);
+
 /// All entry points by name.
-pub const ALL: [(&str, fn(&[u8]) -> Codes); 6] = [
+pub const ALL: [Entry; 6] = [
     ("parse", parse),
     ("fmt", fmt),
     ("check", check),

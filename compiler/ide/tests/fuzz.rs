@@ -1,6 +1,10 @@
 //! Fuzzing with a mutation loop of our own, some seconds in CI; `fuzz/README.md` says how to run it longer.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "tests read files and say how it went"
+)]
 
 #[path = "../../../fuzz/src/entry.rs"]
 mod entry;

@@ -28,7 +28,8 @@ pub fn fix(finding: &Diagnostic, sources: &SourceMap) -> Option<Edit> {
         return meant(finding, span, there, name);
     }
     if let Some(name) = inside(help, "rename it to `", "`") {
-        let names = [there, name].iter().all(|n| n.chars().all(|c| c.is_alphanumeric() || c == '_'));
+        let names =
+            [there, name].iter().all(|n| n.chars().all(|c| c.is_alphanumeric() || c == '_'));
         return (names && there != name).then(|| Edit { span, text: name.to_string() });
     }
     let text = inside(help, "write `", "`")?;
