@@ -8,6 +8,8 @@ mod budgets;
 mod emit;
 mod fits;
 mod rules;
+mod signal;
+mod typed;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -21,7 +23,7 @@ use nrl_passes::{
     FuseConfig, Recompute, Sharded, Stage, fuse, grad, incremental, schedule, shard, simplify,
 };
 
-pub use fits::memory;
+pub use fits::{memory, not_counted};
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Files, STD, docs, lower_tests, trial};
 
@@ -95,6 +97,8 @@ pub struct Compiled {
     pub not_yet: Vec<Diagnostic>,
     /// Stages that need more memory than the devices have: an error each. A plan shows them.
     pub does_not_fit: Vec<Diagnostic>,
+    /// Per model: whether some of its activations are computed again.
+    pub selective: Vec<bool>,
 }
 
 /// Compiles the recipe in `path`. `None` if a problem is an error.
@@ -111,7 +115,7 @@ pub fn compile(
         recipe: options.recipe.clone(),
     };
     let (lowered, problems) = nrl_lower::lower(files, sources, path, &lower);
-    finish(lowered, problems, start.elapsed(), options)
+    finish(lowered, problems, start.elapsed(), options, sources)
 }
 
 /// Compiles every recipe in `path`. The result is that of [`compile`], the findings are of all.
@@ -134,7 +138,7 @@ pub fn check(
     }
     let mut first = None;
     for (i, lowered) in every.into_iter().enumerate() {
-        let (mut compiled, found) = finish(lowered, Problems::new(), lowering, options);
+        let (mut compiled, found) = finish(lowered, Problems::new(), lowering, options, sources);
         problems.extend(found);
         if let Some(c) = &mut compiled {
             let mut full = std::mem::take(&mut c.does_not_fit);
@@ -161,7 +165,7 @@ pub fn compile_model(
 ) -> (Option<Compiled>, Vec<Diagnostic>) {
     let start = Instant::now();
     let (lowered, problems) = nrl_lower::lower_model(files, sources, dir, context, sampling);
-    finish(lowered, problems, start.elapsed(), &Options::default())
+    finish(lowered, problems, start.elapsed(), &Options::default(), sources)
 }
 
 fn finish(
@@ -169,6 +173,7 @@ fn finish(
     mut problems: Problems,
     lowering: Duration,
     options: &Options,
+    sources: &SourceMap,
 ) -> (Option<Compiled>, Vec<Diagnostic>) {
     if problems.has_errors() {
         return (None, problems.into_sorted());
@@ -183,6 +188,9 @@ fn finish(
     let plans = pipeline.run();
     problems.extend(pipeline.problems.as_slice().to_vec());
     let failed = problems.has_errors();
+    let selective =
+        |r: &nrl_lower::PlanRules| r.recompute.as_ref().is_some_and(|(m, _)| m == "selective");
+    let selective = pipeline.lowered.rules.iter().map(selective).collect();
     let mut compiled = Compiled {
         program: pipeline.lowered.program,
         plans,
@@ -191,10 +199,16 @@ fn finish(
         facts: pipeline.lowered.facts,
         not_yet: pipeline.lowered.not_yet,
         does_not_fit: vec![],
+        selective,
     };
     if !failed {
         compiled.does_not_fit = fits::findings(&compiled);
         problems.extend(budgets::findings(&compiled, &pipeline.lowered.budgets));
+        let places = typed::Places::of(&compiled, sources);
+        problems.extend(signal::findings(&compiled, &places));
+        let recipes = typed::recipes(&compiled, &places);
+        let found = recipes.iter().flat_map(nrl_rules::check);
+        problems.extend(found.map(|finding| finding.diagnostic));
     }
     let failed = problems.has_errors();
     ((!failed).then_some(compiled), problems.into_sorted())

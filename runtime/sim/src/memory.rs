@@ -38,6 +38,8 @@ pub struct Setup<'a> {
     pub devices: Vec<Option<Device>>,
     /// One per model of the program.
     pub precisions: Vec<Precision>,
+    /// One per optimizer: whether it adds to weights in bf16, without a copy in f32.
+    pub bf16_masters: Vec<bool>,
 }
 
 /// A part of what a stage holds.
@@ -56,6 +58,7 @@ pub struct Memory {
     pub stage: String,
     /// Line in the recipe.
     pub line: u32,
+    pub model: usize,
     /// Index of the mesh that it runs on.
     pub mesh: usize,
     pub device: Device,
@@ -104,7 +107,7 @@ pub fn memory(setup: &Setup<'_>) -> Vec<Memory> {
                 _ => None,
             };
             let terms = setup.terms(model, &setup.plans[graph], optimizer, &binding.stage);
-            all.push(Memory { stage: name, line: binding.line, mesh, device, terms });
+            all.push(Memory { stage: name, line: binding.line, model, mesh, device, terms });
         }
     }
     all
@@ -134,7 +137,8 @@ impl Setup<'_> {
         if let Some(optimizer) = optimizer {
             terms.push(term("gradients", held, 4.0));
             let moments = self.program.optimizers[optimizer].state.len() as f64;
-            let master = if precision == Precision::Bf16 { 1.0 } else { 0.0 };
+            let none = self.bf16_masters.get(optimizer) == Some(&true);
+            let master = if precision == Precision::Bf16 && !none { 1.0 } else { 0.0 };
             let state = count(&|l| 1.0 / size(&l.state));
             terms.push(term("optimizer", state, 4.0 * (moments + master)));
         }
