@@ -5,7 +5,7 @@
 //! where they are first used, else at the end. Every line keeps its place, so a message shows the
 //! base's line and the child's, and a name means what it means in the file it is written in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_base::{Diagnostic, Problems, Span, nearest};
 use nrl_syntax::ast::{Expr, ItemKind, Name, Path, Recipe, Stmt, StmtKind, UseOrigin};
@@ -220,19 +220,49 @@ fn joined(base: Edited, child: &Recipe, problems: &mut Problems) -> Edited {
             problems.push(*d);
         }
     }
-    // From the last to the first, so that a line comes before the child's own lines that use it.
-    for line in new.into_iter().rev() {
-        if let Some(d) = clash(&out.recipe, &line) {
+    new.retain(|line| match clash(&out.recipe, line) {
+        Some(d) => {
             problems.push(d);
-            continue;
+            false
         }
-        let names: Vec<&str> = bound(&line).map(|n| n.text.as_str()).collect();
-        let stmts = &out.recipe.body.stmts;
-        let at = stmts.iter().position(|s| walk::mentions(s, &names)).unwrap_or(stmts.len());
-        out.recipe.body.stmts.insert(at, line);
-    }
+        None => true,
+    });
+    merge(&mut out.recipe.body.stmts, new);
     out.recipe.body.span = child.body.span;
     out
+}
+
+/// Puts new lines before the first line that uses what they bind, else at the end.
+fn merge(stmts: &mut Vec<Stmt>, new: Vec<Stmt>) {
+    if new.is_empty() {
+        return;
+    }
+    let end = stmts.len();
+    let mut used: BTreeMap<String, usize> = BTreeMap::new();
+    for (i, s) in stmts.iter().enumerate() {
+        walk::stmt(s, &mut |e| {
+            e.as_name().map(|n| used.entry(n.to_string()).or_insert(i));
+        });
+    }
+    // From the last to the first, so that a line comes before the new lines that use it.
+    let mut places = vec![end; new.len()];
+    for (line, place) in new.iter().zip(&mut places).rev() {
+        let first = bound(line).filter_map(|n| used.get(&n.text)).min();
+        *place = first.copied().unwrap_or(end);
+        let at = *place;
+        walk::stmt(line, &mut |e| {
+            if let Some(n) = e.as_name() {
+                let first = used.entry(n.to_string()).or_insert(at);
+                *first = at.min(*first);
+            }
+        });
+    }
+    let mut lines: Vec<(usize, usize, Stmt)> =
+        places.into_iter().zip(new).map(|(at, s)| (at, 0, s)).collect();
+    lines.extend(std::mem::take(stmts).into_iter().enumerate().map(|(i, s)| (i, 1, s)));
+    // Stable: lines of one place stay in the order written, new ones before the old one.
+    lines.sort_by_key(|(at, old, _)| (*at, *old));
+    stmts.extend(lines.into_iter().map(|(_, _, s)| s));
 }
 
 /// The names that a line of a recipe binds.

@@ -3,6 +3,7 @@
 //! Elaboration evaluates what it can. What only the run knows becomes a node of one of three
 //! programs: a host expression, a value of the tensor graph being built, or a binding of the step.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use indexmap::IndexMap;
@@ -253,38 +254,82 @@ pub enum StateMode {
     Zero3,
 }
 
-/// Names in scope, innermost first; sharing tails.
+/// Names in scope. Sharing tails: the last few are a list, those before lie in maps of growing size,
+/// so that a name is found in few steps however many lines a recipe has.
 #[derive(Clone, Debug)]
 pub struct Env<'a> {
     pub module: ModuleId,
-    names: Option<Rc<Bound<'a>>>,
+    recent: Option<Rc<Bound<'a>>>,
+    older: Option<Rc<Older<'a>>>,
 }
 
 #[derive(Debug)]
 struct Bound<'a> {
     name: String,
     val: Val<'a>,
+    /// Length of the list from here.
+    depth: usize,
     next: Option<Rc<Bound<'a>>>,
 }
 
+#[derive(Debug)]
+struct Older<'a> {
+    names: BTreeMap<String, Val<'a>>,
+    next: Option<Rc<Older<'a>>>,
+}
+
+/// Names that are kept as a list.
+const RECENT: usize = 16;
+
 impl<'a> Env<'a> {
     pub fn new(module: ModuleId) -> Env<'a> {
-        Env { module, names: None }
+        Env { module, recent: None, older: None }
     }
 
     /// Binds `name`, hiding an earlier one.
     pub fn bind(&mut self, name: &str, val: Val<'a>) {
-        self.names = Some(Rc::new(Bound { name: name.into(), val, next: self.names.take() }));
+        let next = self.recent.take();
+        let depth = next.as_ref().map_or(1, |n| n.depth + 1);
+        self.recent = Some(Rc::new(Bound { name: name.into(), val, depth, next }));
+        if depth == RECENT {
+            self.settle();
+        }
+    }
+
+    /// Moves the list into a map, and with it the maps that are no larger.
+    fn settle(&mut self) {
+        let mut names = BTreeMap::new();
+        for (name, val) in self.list() {
+            names.entry(name.to_string()).or_insert_with(|| val.clone());
+        }
+        while let Some(older) = self.older.clone().filter(|o| o.names.len() <= names.len()) {
+            for (name, val) in &older.names {
+                names.entry(name.clone()).or_insert_with(|| val.clone());
+            }
+            self.older.clone_from(&older.next);
+        }
+        self.older = Some(Rc::new(Older { names, next: self.older.take() }));
+        self.recent = None;
     }
 
     pub fn get(&self, name: &str) -> Option<&Val<'a>> {
-        self.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+        let listed = self.list().find(|(n, _)| *n == name).map(|(_, v)| v);
+        listed.or_else(|| self.maps().find_map(|o| o.names.get(name)))
     }
 
-    /// Names and values, innermost first.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Val<'a>)> {
-        std::iter::successors(self.names.as_deref(), |b| b.next.as_deref())
+    fn list(&self) -> impl Iterator<Item = (&str, &Val<'a>)> {
+        std::iter::successors(self.recent.as_deref(), |b| b.next.as_deref())
             .map(|b| (b.name.as_str(), &b.val))
+    }
+
+    fn maps(&self) -> impl Iterator<Item = &Older<'a>> {
+        std::iter::successors(self.older.as_deref(), |o| o.next.as_deref())
+    }
+
+    /// Names and values, the innermost of one name first.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Val<'a>)> {
+        let maps = self.maps().flat_map(|o| o.names.iter().map(|(n, v)| (n.as_str(), v)));
+        self.list().chain(maps)
     }
 }
 
@@ -362,5 +407,31 @@ impl<'a> Val<'a> {
             Val::Rest => "`rest`".into(),
             Val::Poison => "nothing".into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_of_a_name_is_found() {
+        let mut env = Env::new(ModuleId(0));
+        let number = |e: &Env<'_>, n: &str| match e.get(n) {
+            Some(Val::Const(Value::Num(x), _)) => Some(*x),
+            _ => None,
+        };
+        for i in 0..1000 {
+            env.bind(&format!("x{}", i % 300), Val::num(f64::from(i)));
+            let inner = env.clone();
+            env.bind("last", Val::num(f64::from(i)));
+            // A copy does not see what is bound later.
+            assert_eq!(number(&inner, "last"), (i > 0).then(|| f64::from(i - 1)));
+        }
+        assert_eq!(number(&env, "x0"), Some(900.0));
+        assert_eq!(number(&env, "x299"), Some(899.0));
+        assert_eq!(number(&env, "last"), Some(999.0));
+        assert_eq!(number(&env, "x300"), None);
+        assert!(env.maps().count() < 12);
     }
 }

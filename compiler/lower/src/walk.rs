@@ -178,10 +178,3 @@ pub fn expr<'a>(e: &'a Expr, see: &mut dyn FnMut(&'a Expr)) {
         }
     }
 }
-
-/// Is one of `names` used anywhere in a statement?
-pub fn mentions(s: &Stmt, names: &[&str]) -> bool {
-    let mut found = false;
-    stmt(s, &mut |e| found |= e.as_name().is_some_and(|n| names.contains(&n)));
-    found
-}

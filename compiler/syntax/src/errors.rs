@@ -269,7 +269,9 @@ fn habit(piece: &Piece<'_>, at: usize, found: &Found) -> Option<Diagnostic> {
     let (message, help) = match (piece.place, first) {
         (Place::Item, "import") => ("a library is taken in with `use`", "write `use std.{grpo}`"),
         (_, "def" | "function" | "func") => ("a function is written `fn`", "write `fn`"),
-        (Place::Item, "struct" | "class" | "type") => {
+        (Place::Item, "struct" | "class" | "type")
+            if first != "type" || piece.masked.split_whitespace().nth(2) == Some("{") =>
+        {
             ("a record is written `record`", "write `record Name { field: type }`")
         }
         (Place::Item | Place::Statement, "const" | "var") => {

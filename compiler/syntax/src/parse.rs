@@ -202,7 +202,7 @@ fn without_header(piece: &Piece<'_>, found: &[Diagnostic]) -> Option<String> {
         (depth == 0).then_some(at)
     })?;
     let wrong = found.first()?.span()?.start as usize;
-    if bytes[open] != b'{' || open < header.len() || wrong >= piece.span.start as usize + open {
+    if bytes[open] != b'{' || open < header.len() || wrong > piece.span.start as usize + open {
         return None;
     }
     let blanks = " ".repeat(open - header.len());
