@@ -2,6 +2,8 @@
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_macros, reason = "tests read and print")]
 
+#[path = "rules/anything.rs"]
+mod anything;
 #[path = "rules/base.rs"]
 mod base;
 #[path = "rules/cases.rs"]

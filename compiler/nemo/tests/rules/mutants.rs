@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use nrl_nemo::Checked;
+use nrl_base::{Severity, SourceMap};
+use nrl_nemo::{Checked, Options};
+use nrl_rules::recipe::Version;
 
 use crate::base::{check, files, shown};
 
@@ -51,6 +53,21 @@ fn each_mistake_is_found_by_its_code() {
     println!("{right} of {} mistakes found by their code", all.len());
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), all.len(), wrong.join("\n"));
     assert!(all.len() > 200, "only {} mistakes", all.len());
+}
+
+/// NeMo RL 0.3 takes Megatron where both backends are on; later versions refuse that.
+#[test]
+fn both_backends_are_a_warning_for_0_3() {
+    let both = ["++policy.megatron_cfg.enabled=true".to_string()];
+    let severity = |version: Version| {
+        let mut sources = SourceMap::new();
+        let options = Options { version };
+        let checked = nrl_nemo::check(&files(), &mut sources, "grpo.yaml", &both, options);
+        let mut found = checked.findings.into_iter().filter(|d| d.code == "backend-not-chosen");
+        found.next().map(|d| d.severity)
+    };
+    assert_eq!(severity(Version::V0_3), Some(Severity::Warning));
+    assert_eq!(severity(Version::Newest), Some(Severity::Error));
 }
 
 /// Whether the code is found, by the rule itself if it is one of the tables.

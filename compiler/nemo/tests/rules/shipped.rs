@@ -212,8 +212,8 @@ fn a_mistake_in_a_shipped_recipe_is_found() {
         return;
     }
     let (mut tried, mut wrong) = (0, vec![]);
-    // Every third: the recipes are much alike, and this is the slowest test.
-    for (name, path) in all.iter().step_by(3) {
+    // Every sixth: the recipes are much alike, and this is the slowest test.
+    for (name, path) in all.iter().step_by(6) {
         let (clean, _) = check(path, &[]);
         let Some(recipe) = &clean.recipe else { continue };
         for (section, only, overrides, code) in MISTAKES {
@@ -243,5 +243,5 @@ fn a_mistake_in_a_shipped_recipe_is_found() {
     println!("{} of {tried} mistakes found", tried - wrong.len());
     let share = wrong.len() as f64 / tried.max(1) as f64;
     assert!(share <= 0.02, "{} of {tried}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(tried > 1_500, "only {tried}");
+    assert!(tried > 1_000, "only {tried}");
 }

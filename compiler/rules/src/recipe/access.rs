@@ -32,14 +32,16 @@ impl Recipe {
         })
     }
 
-    /// A whole number; a text that is one counts, as it does when a recipe is loaded.
+    /// A whole number; a text that is one counts, as it does when a recipe is loaded. No size of
+    /// a recipe is as large as 2^31: such a number is not known, so products of two fit.
     pub fn int(&self, path: &str) -> Option<Fact<i64>> {
-        self.read(path, |value| match value {
+        let whole = self.read(path, |value| match value {
             Value::Int(n) => Some(*n),
             Value::Float(x) if x.fract() == 0.0 && x.abs() < 9e15 => Some(*x as i64),
             Value::Text(text) => text.trim().parse().ok(),
             _ => None,
-        })
+        });
+        whole.filter(|n| i32::try_from(n.value).is_ok())
     }
 
     /// A number.

@@ -321,7 +321,7 @@ fn nodes_help(r: &Recipe, w: &Worker, global: i64) -> String {
     if now < 2 {
         return String::new();
     }
-    let fits = |n: i64| n > 0 && (n * per) % copy == 0 && global % ((n * per / copy).max(1)) == 0;
+    let fits = |n: i64| n > 0 && (n * per) % copy == 0 && global % (n * per / copy).max(1) == 0;
     let below = (1..now).rev().find(|n| fits(*n));
     let above = (now + 1..=2 * now + 1).find(|n| fits(*n));
     let one = |n: i64| format!("; or {n} nodes of training (dp {})", n * per / copy);
@@ -336,7 +336,7 @@ fn prompts_help(r: &Recipe, dp: i64, update: i64) -> String {
     let unit = lcm(group.value, dp) / group.value.max(1);
     let near = multiples(prompts.value, unit);
     let size = |p: &i64| {
-        let all = p * group.value;
+        let all = p.saturating_mul(group.value);
         let fits = divisors(all, all).into_iter().filter(|u| u % dp == 0);
         fits.min_by_key(|u| (u - update).abs()).unwrap_or(all)
     };
@@ -393,7 +393,7 @@ fn validation_batch(r: &Recipe, f: &mut Findings<'_>) {
             micro.name,
             one_of(&divisors(each, each)),
             global.name,
-            dp.value * micro.value.max(1)
+            dp.value.saturating_mul(micro.value.max(1))
         ));
     }
 }

@@ -36,7 +36,7 @@ pub const RULES: &[Rule] = &[
         |r, f| {
             for w in r.workers.iter().filter(|w| w.is(Backend::Automodel)) {
                 let (Some(gpus), Some(ep)) = (&w.gpus, &w.mesh.ep) else { continue };
-                if ep.value > 1 && gpus.value % (ep.value * w.mesh.pp()) != 0 {
+                if ep.value > 1 && gpus.value % (ep.value * w.mesh.pp()).max(1) != 0 {
                     let text = format!(
                         "experts over {} ranks do not fill the {} GPUs of the {}",
                         ep.value, gpus.value, w.role
@@ -313,7 +313,7 @@ fn expert_mesh(r: &Recipe, f: &mut Findings<'_>) {
         );
         let fits: Vec<i64> = divisors(ep.value, ep.value)
             .into_iter()
-            .filter(|ep| gpus.value % (pp * ep * etp) == 0)
+            .filter(|ep| gpus.value % pp.saturating_mul(*ep).saturating_mul(etp).max(1) == 0)
             .collect();
         let help = match fits.last() {
             Some(best) => format!("`{}: {best}`", ep.name),

@@ -67,7 +67,7 @@ pub const RULES: &[Rule] = &[
             let layout = r.has(&w.cfg("pipeline_model_parallel_layout"))
                 || r.has(&w.cfg("num_layers_in_first_pipeline_stage"))
                 || r.has(&w.cfg("num_layers_in_last_pipeline_stage"));
-            if !layout && layers % (pp * vpp.value) != 0 && layers % pp == 0 {
+            if !layout && pp > 0 && layers % (pp * vpp.value) != 0 && layers % pp == 0 {
                 let text = format!(
                     "{layers} layers do not split over {pp} stages of {} pieces",
                     vpp.value
@@ -131,7 +131,7 @@ pub const RULES: &[Rule] = &[
                 return;
             }
             if let Some(ep) = g.ep.as_ref().filter(|ep| ep.value > 1) {
-                let need = ep.value * pp.value;
+                let need = (ep.value * pp.value).max(1);
                 if gpus.value % need != 0 {
                     let text = format!(
                         "the expert mesh of generation needs pp {} * ep {} = {need} ranks, it has {}",
