@@ -179,3 +179,19 @@ fn units_meet_their_like() {
         &["unit-mismatch: this `match` is of tokens, the pattern of a plain number"],
     );
 }
+
+#[test]
+fn definitions_that_nothing_uses_are_checked_too() {
+    let one = |above: &str| of_lines(above, "");
+    let found = one("enum E { a, b }\n\nfn f(e: E) -> int = match e {\n  a -> 1\n}");
+    assert!(found.starts_with("no-match: this `match` does not take b\n"), "{found}");
+    let found = one("enum E { a, b(list(text)) }");
+    assert!(found.starts_with("not-supported: variant `b` holds values"), "{found}");
+    let found = one("type text = float in 0..1");
+    assert!(found.starts_with("duplicate-name: `text` is a type of the language"), "{found}");
+    let found = one("record R {\n  a: flot\n}");
+    assert!(found.starts_with("unknown-name: there is no type `flot`"), "{found}");
+    assert!(found.contains("did you mean `float`?"), "{found}");
+    let found = one("type T = int where its > 0");
+    assert!(found.starts_with("unknown-name: there is no `its` here"), "{found}");
+}
