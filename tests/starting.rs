@@ -14,6 +14,7 @@ fn a_new_recipe_checks_and_is_in_the_standard_layout() {
     checked.succeeds();
     assert_eq!(checked.err, "");
     b.run(&["fmt", "--check", "my-sort"]).succeeds();
+    b.run(&["test", "my-sort/my_sort.nrl"]).succeeds();
     let again = b.run(&["new", "my-sort"]);
     assert_eq!(again.code, Some(2));
     assert!(again.err.contains("is there already"), "{}", again.err);

@@ -6,7 +6,7 @@
 
 use std::cell::OnceCell;
 
-use nrl_base::{Files, Span};
+use nrl_base::{Files, SourceId, Span};
 use nrl_ir::program::Weights;
 use nrl_lower::seen::{Fact, Seen, lower_seen};
 use nrl_lower::{Lowered, Options};
@@ -57,7 +57,12 @@ impl Document {
         let world = World::load(files, &paths);
         let indices = world.modules.iter().map(|_| OnceCell::new()).collect();
         let mut sources = nrl_base::SourceMap::new();
-        let (lowered, seen) = lower_seen(files, &mut sources, path, &Options::default());
+        let (lowered, mut seen) = lower_seen(files, &mut sources, path, &Options::default());
+        // The file is the first source of its own elaboration.
+        if let Some(here) = world.modules.first().map(|m| m.source) {
+            let own = seen.facts.into_iter().filter(|(span, _)| span.source == SourceId(0));
+            seen.facts = own.map(|(span, facts)| (Span { source: here, ..span }, facts)).collect();
+        }
         let layout = layout(&lowered);
         Document { path: path.to_string(), world, indices, seen, layout }
     }

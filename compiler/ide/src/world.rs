@@ -3,6 +3,8 @@
 //! In: paths and [`Files`]. Out: modules with trees as far as their texts can be read, and what each
 //! imports. Nothing here is an error: a file that cannot be had is left out.
 
+use std::rc::Rc;
+
 use indexmap::IndexMap;
 use nrl_base::{Files, SourceId, SourceMap, Span};
 use nrl_driver::STD;
@@ -22,7 +24,7 @@ pub struct Module {
     /// `std.grpo`, or the path of a local file.
     pub name: String,
     pub source: SourceId,
-    pub file: File,
+    pub file: Rc<File>,
     pub imports: IndexMap<String, Import>,
 }
 
@@ -45,6 +47,15 @@ pub struct World {
     pub prelude: Option<usize>,
 }
 
+thread_local! {
+    /// The library, parsed once per thread; its sources are the first of every world.
+    static LIBRARY: Vec<Rc<File>> = STD
+        .iter()
+        .enumerate()
+        .map(|(at, (_, text))| Rc::new(nrl_syntax::parse(SourceId(at as u32), text).0))
+        .collect();
+}
+
 struct Loader<'f> {
     files: &'f dyn Files,
     world: World,
@@ -53,7 +64,11 @@ struct Loader<'f> {
 impl World {
     /// Reads the files at `paths` and everything they use.
     pub fn load(files: &dyn Files, paths: &[&str]) -> World {
-        let world = World { sources: SourceMap::new(), modules: vec![], prelude: None };
+        let mut sources = SourceMap::new();
+        for (name, text) in STD {
+            sources.add(format!("{}.nrl", name.replace('.', "/")), *text);
+        }
+        let world = World { sources, modules: vec![], prelude: None };
         let mut loader = Loader { files, world };
         for path in paths {
             loader.local(path);
@@ -104,9 +119,7 @@ impl World {
 }
 
 impl Loader<'_> {
-    fn add(&mut self, name: String, printed: String, text: &str) -> usize {
-        let source = self.world.sources.add(printed, text);
-        let (file, _) = nrl_syntax::parse(source, text);
+    fn add(&mut self, name: String, source: SourceId, file: Rc<File>) -> usize {
         let at = self.world.modules.len();
         self.world.modules.push(Module { name, source, file, imports: IndexMap::new() });
         self.imports(at);
@@ -119,15 +132,18 @@ impl Loader<'_> {
         }
         let bytes = self.files.read(path).ok()?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        Some(self.add(path.to_string(), path.to_string(), &text))
+        let source = self.world.sources.add(path, text.as_str());
+        let (file, _) = nrl_syntax::parse(source, &text);
+        Some(self.add(path.to_string(), source, Rc::new(file)))
     }
 
     fn standard(&mut self, name: &str) -> Option<usize> {
         if let Some(at) = self.world.module(name) {
             return Some(at);
         }
-        let (_, text) = STD.iter().find(|(n, _)| *n == name)?;
-        Some(self.add(name.to_string(), format!("{}.nrl", name.replace('.', "/")), text))
+        let at = STD.iter().position(|(n, _)| *n == name)?;
+        let file = LIBRARY.with(|all| all[at].clone());
+        Some(self.add(name.to_string(), SourceId(at as u32), file))
     }
 
     fn imports(&mut self, at: usize) {
