@@ -62,6 +62,6 @@ fn recipe_name(folder: &Path) -> Option<String> {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic());
     // Words of the language, and the functions of the recipe.
     let free = !nrl_ide::words::RESERVED.contains(&name.as_str())
-        && !["problem", "places"].contains(&name.as_str());
+        && !["problem", "places", "sample"].contains(&name.as_str());
     (plain && starts && free).then_some(name)
 }
