@@ -20,7 +20,7 @@ impl<'a> Elab<'a, '_> {
                 StmtKind::Update(u) => self.update(env, u),
                 StmtKind::Checkpoint(c) => self.checkpoint(env, c, stmt.span),
                 StmtKind::Expr(e) => self.expr(env, e).map(|_| ()),
-                StmtKind::From(t) => self.from_step(env, t),
+                StmtKind::From(t) => self.guarded(env, t),
                 StmtKind::Publish { what, every } => self.publish(env, what, every, stmt.span),
                 _ => self.error(
                     "misplaced",
@@ -45,7 +45,7 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// `from step 20 { .. }`: its lines run from that step of the phase on.
-    fn from_step(&mut self, env: &Env<'a>, t: &'a ast::Timed) -> El<()> {
+    fn guarded(&mut self, env: &Env<'a>, t: &'a ast::Timed) -> El<()> {
         let v = self.expr(env, &t.time)?;
         let v = match v {
             Val::Const(n, u) if u.is_none() => Val::Const(n, Unit::of("step")),
