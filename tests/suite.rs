@@ -1,5 +1,6 @@
 //! Integration tests, in one binary: each links the whole compiler and runtime.
 
+mod algorithms;
 mod bad_input;
 mod cases;
 mod checking;

@@ -134,6 +134,7 @@ pages! {
     "reward-not-started",
     "reward-shaping",
     "rule-matches-nothing",
+    "rules-conflict",
     "sample-over-context",
     "sequence-over-budget",
     "sequence-parallel-needed",

@@ -134,6 +134,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("reward-not-started", "the command of an extern reward does not run"),
     ("reward-shaping", "rewards are shaped or scaled in a way that cannot work"),
     ("rule-matches-nothing", "a rule of your own plan matches nothing"),
+    ("rules-conflict", "two rules of equal rank lay out one dim differently"),
     ("sample-over-context", "a prompt with its answer is longer than the context"),
     ("sequence-over-budget", "a sample is longer than a micro-batch"),
     ("sequence-parallel-needed", "a model needs sequence parallelism beside tensor parallelism"),

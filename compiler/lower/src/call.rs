@@ -72,6 +72,8 @@ impl<'a> Elab<'a, '_> {
             };
             let v = match slot {
                 Some((_, Some(ty), m)) => self.expr_for(env, &a.value, *m, ty)?,
+                // The head of a new model is a word, as in `models.load`.
+                None if is_model(&f) && a.value.as_name() == Some("scalar") => Val::text("scalar"),
                 _ => self.expr(env, &a.value)?,
             };
             vals.push((a.name.as_ref(), v, a.value.span));
@@ -368,6 +370,10 @@ impl<'a> Elab<'a, '_> {
             }
         }
     }
+}
+
+fn is_model(f: &Val<'_>) -> bool {
+    matches!(f, Val::Item(_, i) if matches!(i.kind, ItemKind::Model(_)))
 }
 
 fn is_named(ty: &ast::Type, name: &str) -> bool {

@@ -619,7 +619,15 @@ impl<'a> Elab<'a, '_> {
                 let op = if op == B::Add { BinaryOp::Add } else { BinaryOp::Sub };
                 Ok(Val::Loss(self.tensor_op(node(op), &[*x, *y], &[sa, sb], span)?))
             }
-            (B::Mul, Val::Const(Value::Num(_), u), Val::Loss(y)) if u.is_none() => {
+            (B::Mul, Val::Const(Value::Num(n), u), Val::Loss(y)) if u.is_none() => {
+                if *n == 0.0 {
+                    self.no_effect(
+                        span,
+                        "this part of the loss is multiplied by 0",
+                        "computed for nothing",
+                        "remove it, and what only it needs, such as a reference model",
+                    );
+                }
                 let x = self.tensor(&a, sa)?.id;
                 Ok(Val::Loss(self.tensor_op(node(BinaryOp::Mul), &[x, *y], &[sa, sb], span)?))
             }

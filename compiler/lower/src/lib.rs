@@ -28,6 +28,7 @@ mod modules;
 mod origin;
 mod overrides;
 mod paths;
+mod placement;
 mod plan;
 mod probe;
 mod recipe;

@@ -1,6 +1,6 @@
 //! Plans: which axes split which dims, and whether the sizes of a model allow it.
 
-use nrl_base::{Diagnostic, Span};
+use nrl_base::Diagnostic;
 use nrl_syntax::ast::{self, PlanRuleKind};
 
 use crate::call::ArgVal;
@@ -17,6 +17,7 @@ impl PlanRules {
         self.recompute = self.recompute.or(other.recompute);
         self.stages = self.stages.or(other.stages);
         self.later.extend(other.later);
+        self.styles.extend(other.styles);
         self
     }
 }
@@ -245,116 +246,6 @@ impl<'a> Elab<'a, '_> {
             out.push(self.whole(&Val::constant(i.clone()), e.span, "a number of layers")?);
         }
         Ok(out)
-    }
-
-    /// What a placement asks of the sizes of its model, and what of it cannot run yet.
-    pub fn check_placement(&mut self, model: usize) {
-        let rules = self.out.rules[model].clone();
-        let mesh = self.out.program.models[model].mesh;
-        for w in &rules.later {
-            if w.axes.is_empty() || w.axes.iter().any(|a| self.axis_of(mesh, a) > 1) {
-                let span = self.place_span(w.span, model);
-                self.later(span, w.what.clone(), "asked for here");
-            }
-        }
-        if let Some(s) = &rules.stages {
-            self.check_stages(model, mesh, s);
-        }
-        for (dim, axis, what) in [("expert", "ep", "experts"), ("ef", "etp", "expert columns")] {
-            self.check_experts(model, mesh, (dim, axis, what));
-        }
-    }
-
-    /// The user's own place for a rule: the rule, or where the library's plan is asked for.
-    fn place_span(&self, rule: Span, model: usize) -> Span {
-        if self.is_std(rule) { self.out.places[model] } else { rule }
-    }
-
-    fn check_stages(&mut self, model: usize, mesh: usize, s: &Stages) {
-        let pp = self.axis_of(mesh, &s.axis);
-        let m = &self.out.program.models[model];
-        let Some(layers) = m.params.iter().find_map(|p| p.repeat.as_ref().map(|(_, n)| *n)) else {
-            return;
-        };
-        let place = self.place_span(s.span, model);
-        let mesh_at = self.out.facts.meshes.get(mesh).map_or(place, |f| f.span);
-        if let Some(split) = &s.split {
-            let total: usize = split.iter().sum();
-            if pp > 1 && (total != layers || split.len() != pp * s.chunks) {
-                let (n, stages) = (split.len(), pp * s.chunks);
-                let what = format!(
-                    "this split gives {total} layers to {n} stages, the model has {layers} layers and {stages} stages"
-                );
-                let d = Diagnostic::error("layers-not-divisible", what).label(place, "this split");
-                let _: El<()> = self.fail(d.label(mesh_at, format!("{} is {pp}", s.axis)));
-            }
-            return;
-        }
-        let stages = pp * s.chunks;
-        if layers.is_multiple_of(stages) {
-            return;
-        }
-        let legal: Vec<String> = (1..=layers)
-            .filter(|n| layers.is_multiple_of(n * s.chunks))
-            .map(|n| n.to_string())
-            .collect();
-        let (each, more) = (layers / pp, layers % pp);
-        let split: Vec<String> =
-            (0..pp).map(|i| (each + usize::from(i < more)).to_string()).collect();
-        let times =
-            if s.chunks > 1 { format!(" with {} chunks each", s.chunks) } else { String::new() };
-        let what = format!(
-            "{layers} layers do not split evenly over {} = {pp}{times} (remainder {})",
-            s.axis,
-            layers % stages
-        );
-        let d = Diagnostic::error("layers-not-divisible", what)
-            .label(place, format!("splits {layers} layers into stages"))
-            .label(mesh_at, format!("{} is {pp}", s.axis))
-            .help(format!(
-                "{} may be {}; or give the stages: `split [{}]`",
-                s.axis,
-                legal.join(", "),
-                split.join(", ")
-            ));
-        let _: El<()> = self.fail(d);
-    }
-
-    fn check_experts(&mut self, model: usize, mesh: usize, (dim, axis, what): (&str, &str, &str)) {
-        let n = self.axis_of(mesh, axis);
-        if n <= 1 {
-            return;
-        }
-        let m = &self.out.program.models[model];
-        let name = m.name.clone();
-        let place = self.out.places[model];
-        let at = self.out.facts.meshes.get(mesh).map_or(place, |f| f.span);
-        let view = self.out.facts.meshes.get(mesh).and_then(|f| f.experts);
-        let at = view.map_or(at, |v| self.out.facts.views[v].span);
-        let Some(size) = m.dims.find(dim).map(|d| m.dims.bound(d)) else {
-            if axis == "ep" {
-                self.no_effect(
-                    at,
-                    format!("`{axis}` is {n} and `{name}` has no experts"),
-                    "splits nothing",
-                    format!("leave `{axis}` out"),
-                );
-            }
-            return;
-        };
-        if size.is_multiple_of(n) {
-            return;
-        }
-        let legal: Vec<String> =
-            (1..=size).filter(|k| size.is_multiple_of(*k)).map(|k| k.to_string()).collect();
-        let d = Diagnostic::error(
-            "dim-not-divisible",
-            format!("{size} {what} do not split evenly over {axis} = {n} (remainder {})", size % n),
-        )
-        .label(at, format!("{axis} is {n}"))
-        .label(place, format!("`{name}` is laid out here"))
-        .help(format!("{axis} may be {}", legal.join(", ")));
-        let _: El<()> = self.fail(d);
     }
 }
 

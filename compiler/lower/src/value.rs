@@ -206,8 +206,19 @@ pub struct PlanRules {
     pub state: Option<(StateMode, Vec<String>, Span)>,
     pub recompute: Option<(String, Span)>,
     pub stages: Option<Stages>,
+    /// Tensor-parallel styles by names of a checkpoint; rules of parameters once the model is known.
+    pub styles: Vec<Style>,
     /// What of it cannot run yet.
     pub later: Vec<Waits>,
+}
+
+/// `"layers.*.self_attn.q_proj": "colwise"` of a Hugging Face model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Style {
+    pub path: String,
+    /// Rows of the stored matrix, which are the outputs; else its columns.
+    pub outputs: bool,
+    pub span: Span,
 }
 
 /// `layers: stages over pp, virtual 2, split [8, 7]`.

@@ -67,8 +67,9 @@ static OWN: &[Intrinsic] = &[
     of("optimizer", &["lr", "rule", "state", "clip_norm?", "decay_norms?", "master?"]),
     of("cpu_cluster", &["ranks"]),
     of("gpu_cluster", &["device", "nodes", "gpus"]),
+    of("tp_plan", &["rules"]),
     of("json_lines", &["path", "prompt", "answer", "chosen", "rejected", "bad_lines"]),
-    of("made_rows", &["rows", "make"]),
+    of("made_rows", &["rows", "make", "rejected"]),
     of("load_model", &["path", "context", "dtype", "head", "architectures"]),
     of("characters", &["alphabet", "end", "pad"]),
     of("frozen", &["model"]),
@@ -286,6 +287,7 @@ impl<'a> Elab<'a, '_> {
         }
         match args.which.name {
             "cpu_cluster" | "gpu_cluster" => self.cluster(args),
+            "tp_plan" => self.tp_plan(args),
             "lora" => self.lora(args),
             "value" => self.value_call(args),
             "next" => self.next_token(args),

@@ -267,12 +267,14 @@ impl<'a> Elab<'a, '_> {
             me.apply_vals(f, args.into_iter().map(|v| (v, sf)).collect(), sf, sf)
         })?;
         self.check_row(&make.body, &ty, sf)?;
-        self.push_data(
-            Source::Made { rows, make },
-            "prompt",
-            Some("answer".into()),
-            BadLines::Error,
-        )
+        let (c, sc) = a.need("rejected");
+        let rejected = if c.is_none() { None } else { Some(self.text_of(&c, sc, "`rejected`")?) };
+        let source = Source::Made { rows, make };
+        let made = self.push_data(source, "prompt", Some("answer".into()), BadLines::Error)?;
+        if let Val::Data(d) = &made {
+            self.out.program.data[*d].rejected = rejected;
+        }
+        Ok(made)
     }
 
     /// A made row is a record with a prompt, as far as that can be seen.

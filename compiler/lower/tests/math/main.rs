@@ -8,6 +8,7 @@
 #![expect(clippy::disallowed_methods, clippy::disallowed_macros, reason = "tests read files")]
 
 mod advantages;
+mod along;
 mod golden;
 mod losses;
 mod optimizer;
