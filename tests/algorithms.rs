@@ -166,6 +166,47 @@ recipe r {{
 }
 
 #[test]
+fn groups_are_collected_over_rounds() {
+    let text = |cond: &str| {
+        format!(
+            r#"use std.{{data, grpo, models, optim, rewards}}
+recipe r {{
+  run 2 steps, seed 3
+  policy  = models.llama({MODEL})
+  opt     = optim.adamw(lr: 1e-3)
+  sampler = generator(policy)
+  rows    = data.made(64 rows, i -> {{prompt: show(i % 7) + "+1=", answer: show(i % 7 + 1)}})
+  step {{
+    s, adv = collect 6 groups where {cond} within 4 rounds {{
+      tried = sampler.generate(rows.take(4 prompts), 4 samples/prompt, max_new: 4 tokens)
+      r     = rewards.overlong(tried, limit: 4 tokens, buffer: 4 tokens)
+      (tried, grpo.advantages(r))
+    }}
+    groups = sum(ones(spread(adv)), over: all)
+    update policy by opt in 2 updates, minimising {{
+      mean(grpo.clip(ratio(logprob(policy, s), s.logprob), adv, 0.2..0.28), over: tokens)
+    }}
+  }}
+}}
+"#
+        )
+    };
+    let b = run(&text("std(r) >= 0"));
+    for m in metrics(&b) {
+        // Every group is kept: four in the first round, two of the second.
+        assert_eq!((m["collect/groups"].as_f64(), m["collect/rounds"].as_f64()), (Some(6.0), Some(2.0)));
+        assert!(m["loss"].is_number() && m["logprob_gap/max"].as_f64().expect("a gap") < 1e-5, "{m}");
+    }
+    let some = metrics(&run(&text("std(r) > 0")));
+    assert!(some.iter().all(|m| m["collect/groups"].as_f64().expect("a number") <= 6.0));
+    // Nothing meets it: all rounds are tried, and nothing is learned.
+    let none = metrics(&run(&text("std(r) < 0")));
+    for m in &none {
+        assert_eq!((m["collect/groups"].as_f64(), m["collect/rounds"].as_f64()), (Some(0.0), Some(4.0)));
+    }
+}
+
+#[test]
 fn a_recipe_that_only_checks_is_refused_by_run_with_one_error() {
     let recipes = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/recipes");
     for (name, code) in [("grpo_math", "not-supported"), ("tools", "not-supported")] {

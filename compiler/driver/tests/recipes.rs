@@ -344,3 +344,50 @@ fn layers_split_evenly_over_the_stages_of_a_pipeline() {
     assert!(help.contains("1, 2, 3, 4, 6, 9, 12, 18, 36"), "{help}");
     assert!(help.contains("[5, 5, 5, 5, 4, 4, 4, 4]"), "{help}");
 }
+
+#[test]
+fn the_plan_of_a_checkpoint_lays_out_its_parameters() {
+    let styles = [
+        ("self_attn.q_proj", "colwise"),
+        ("self_attn.k_proj", "colwise"),
+        ("self_attn.v_proj", "colwise"),
+        ("self_attn.o_proj", "rowwise"),
+        ("mlp.gate_proj", "colwise"),
+        ("mlp.up_proj", "colwise"),
+        ("mlp.down_proj", "rowwise"),
+    ];
+    let rules: Vec<String> = styles
+        .iter()
+        .map(|(path, style)| format!("{{path: \"layers.*.{path}\", style: \"{style}\"}}"))
+        .collect();
+    let plan = format!("plans.ddp() * plans.checkpoint([{}])", rules.join(", "));
+    let (compiled, found) = checked("grpo_math.nrl", &[("plans.megatron(sp: true)", &plan)]);
+    let program = compiled.unwrap_or_else(|| panic!("{}", shown(&found))).program;
+    let m = &program.models[0];
+    let split = |name: &str| -> Vec<String> {
+        let i = m.params.iter().position(|p| p.name == name).expect("the parameter");
+        let dims = m.params[i].dims.iter().zip(&m.layouts[i].dims);
+        dims.filter(|(_, a)| !a.is_empty())
+            .map(|(d, a)| format!("{}@{}", m.dims.name(*d), a.join(",")))
+            .collect()
+    };
+    for (param, want) in
+        [("wq", "q@tp"), ("wk", "kv@tp"), ("wo", "q@tp"), ("gate", "f@tp"), ("down", "f@tp")]
+    {
+        assert_eq!(split(&format!("layers.{param}")), [want], "{param}");
+    }
+    assert!(split("embed").is_empty());
+    for (from, to, code) in [
+        ("self_attn.q_proj", "self_attn.query", "rule-matches-nothing"),
+        ("rowwise", "row", "unknown-name"),
+    ] {
+        let wrong = plan.replacen(from, to, 1);
+        let (_, found) = checked("grpo_math.nrl", &[("plans.megatron(sp: true)", &wrong)]);
+        let errors = found.iter().filter(|d| d.severity == Severity::Error);
+        assert!(
+            errors.clone().count() > 0 && errors.clone().all(|d| d.code == code),
+            "{}",
+            shown(&found)
+        );
+    }
+}

@@ -285,6 +285,10 @@ pub enum Stage {
         tokens: usize,
         scalars: Vec<host::Func>,
     },
+    /// `(kept?)`: repeats the bindings from `first` to this one, at most `rounds` times, until
+    /// `groups` of their groups were kept (nonzero in `kept`; all without it). Afterwards those
+    /// bindings hold the kept groups of all rounds.
+    Collect { first: BindingId, groups: usize, rounds: usize },
     /// `()`: samples each row of held-out data `copies` times and scores it.
     Evaluate {
         generator: usize,

@@ -5,6 +5,7 @@
 //! and the tokens that are not trained are not in it.
 
 use nrl_base::{Diagnostic, Span};
+use nrl_ir::program::Stage;
 use nrl_ir::{Op, ValueId};
 use nrl_syntax::ast::{self, BinaryOp, Expr, ExprKind, UnaryOp};
 
@@ -181,6 +182,7 @@ impl<'a> Elab<'a, '_> {
             return self.error("out-of-range", at, "nothing would be collected", "at least 1");
         }
         let first = self.stages.len();
+        let mut kept = vec![];
         let mut inner = env.clone();
         for stmt in &c.body.stmts {
             self.builders.clear();
@@ -195,15 +197,32 @@ impl<'a> Elab<'a, '_> {
             let v = self.expr(&inner, cond)?;
             let name = format!("kept.{}", self.stages.len());
             let v = self.settle(v, &name, cond.span)?;
-            if !matches!(&v, Val::Step(StepTensor { shape: StepShape::Group, .. })) {
+            let Val::Step(StepTensor { shape: StepShape::Group, binding, .. }) = v else {
                 let kind = v.kind();
                 let what = "`where` of a `collect` needs one number per group";
                 let d = Diagnostic::error("dim-mismatch", what)
                     .label(cond.span, format!("this is {kind}"));
                 return self.fail(d.help("such as `std(r) > 0`"));
-            }
+            };
+            kept.push(binding);
             self.builders.clear();
         }
+        let makes = |b: &nrl_ir::program::Binding| matches!(b.stage, Stage::Generate { .. });
+        let sampled: Vec<usize> =
+            (first..self.stages.len()).filter(|i| makes(&self.stages[*i])).collect();
+        let [samples] = sampled[..] else {
+            let what = format!(
+                "a `collect` draws one batch of samples in each round, not {}",
+                sampled.len()
+            );
+            let d = Diagnostic::error("not-supported", what).label(c.body.span, "these lines");
+            return self.fail(d.help("write one line with `sampler.generate(..)` in it"));
+        };
+        let phase = self.out.program.phases.len();
+        self.collected.insert((phase, samples), groups);
+        self.check_rounds(samples, (groups, rounds), c.count.span, within.span)?;
+        self.forwards.clear();
+        self.stage("collect", Stage::Collect { first, groups, rounds }, kept, span);
         let Some(value) = &c.body.value else {
             let what = "this `collect` has no value";
             return self.error("misplaced", c.body.span, what, "its last line, such as `(s, r)`");
@@ -224,14 +243,6 @@ impl<'a> Elab<'a, '_> {
             v => self.settle(v, "", value.span)?,
         };
         self.builders.clear();
-        let phase = self.out.program.phases.len();
-        for i in first..self.stages.len() {
-            if matches!(self.stages[i].stage, nrl_ir::program::Stage::Generate { .. }) {
-                self.collected.insert((phase, i), groups);
-                self.check_rounds(i, (groups, rounds), c.count.span, within.span)?;
-            }
-        }
-        self.later(span, "`collect` does not run yet", "this loop");
         Ok(v)
     }
 
@@ -244,7 +255,7 @@ impl<'a> Elab<'a, '_> {
         within: Span,
     ) -> El<()> {
         let prompts = self.stages[samples].args.first().map(|p| &self.stages[*p].stage);
-        let Some(nrl_ir::program::Stage::Take { count, .. }) = prompts else { return Ok(()) };
+        let Some(Stage::Take { count, .. }) = prompts else { return Ok(()) };
         let count = *count;
         if rounds * count >= groups {
             return Ok(());

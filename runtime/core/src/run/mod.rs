@@ -5,6 +5,7 @@
 //! closes phases and saves. A resumed run equals an uninterrupted one bit for bit: everything that a step depends on is
 //! in the weights, the optimizer states, the data positions and the step's number.
 
+pub mod collect;
 pub mod compute;
 pub mod error;
 pub mod machine;

@@ -16,6 +16,7 @@ use crate::reward::{Scored, Scorer};
 use crate::rng::{Stream, hash};
 use crate::rollout::Job;
 use crate::rollout::batch::{Batch, Prompt};
+use crate::run::collect;
 use crate::run::compute::{self, Report, Update, add_gap, is_logprob};
 use crate::run::error::{Outcome, RunError};
 use crate::run::machine::Machine;
@@ -59,6 +60,8 @@ pub struct Pass<'a> {
     runs: Vec<(usize, Vec<GraphInput>, Vec<Tensor>)>,
     /// Models that this step has updated.
     updated: Vec<usize>,
+    /// Round of the `collect` that is going on, counted from 1.
+    round: usize,
 }
 
 impl<'a> Pass<'a> {
@@ -76,6 +79,7 @@ impl<'a> Pass<'a> {
             seconds: IndexMap::new(),
             runs: vec![],
             updated: vec![],
+            round: 1,
         }
     }
 
@@ -137,6 +141,9 @@ impl<'a> Pass<'a> {
             Stage::Update { .. } => self.update(i, binding),
             Stage::Evaluate { .. } => self.evaluate(binding),
             Stage::Checkpoint { .. } => Ok(Held::Nothing),
+            Stage::Collect { first, groups, rounds } => {
+                self.collect(binding, *first..i, *groups, *rounds)
+            }
         }
     }
 
@@ -159,10 +166,73 @@ impl<'a> Pass<'a> {
 
     fn stream(&self, name: &str) -> Stream {
         let seed = self.shop.machine.program().seed;
-        Stream::new(seed)
+        let stream = Stream::new(seed)
             .child(hash(name.as_bytes()))
             .child(self.place.phase as u64)
-            .child(self.place.step)
+            .child(self.place.step);
+        if self.round > 1 { stream.child(self.round as u64) } else { stream }
+    }
+
+    /// Repeats `body` until enough of its groups are kept, or for all rounds.
+    fn collect(
+        &mut self,
+        binding: &Binding,
+        body: std::ops::Range<usize>,
+        groups: usize,
+        rounds: usize,
+    ) -> Outcome<Held> {
+        let mut kept: Vec<Option<Held>> = vec![None; body.len()];
+        let mut found = 0;
+        for round in 1..=rounds {
+            if round > 1 {
+                self.round = round;
+                self.runs.clear();
+                for j in body.clone() {
+                    let b = &self.list[j];
+                    let begin = Instant::now();
+                    self.held[j] = self.stage(j, b).map_err(|e| at_line(e, b))?;
+                    *self.seconds.entry(kind(&b.stage)).or_default() +=
+                        begin.elapsed().as_secs_f64();
+                }
+            }
+            let batch = self.held[body.clone()].iter().find_map(|h| match h {
+                Held::Samples(b) => Some(b.clone()),
+                _ => None,
+            });
+            let batch = batch.ok_or_else(|| RunError::internal("a collect without samples"))?;
+            let cond = match binding.args.first().map(|a| &self.held[*a]) {
+                Some(Held::Tensor(t)) => Some(t.data.clone()),
+                _ => None,
+            };
+            let holds =
+                |g: &usize| cond.as_ref().is_none_or(|c| c.get(*g).is_some_and(|x| *x != 0.0));
+            let chosen: Vec<usize> =
+                (0..batch.prompts.len()).filter(holds).take(groups - found).collect();
+            found += chosen.len();
+            for (slot, held) in kept.iter_mut().zip(&self.held[body.clone()]) {
+                let part = collect::part(held, &batch, &chosen);
+                *slot = Some(match slot.take() {
+                    Some(before) => collect::join(before, part),
+                    None => part,
+                });
+            }
+            self.numbers.insert("collect/rounds".into(), round as f64);
+            if found >= groups {
+                break;
+            }
+        }
+        self.round = 1;
+        self.runs.clear();
+        for (j, held) in body.zip(kept) {
+            self.held[j] = held.unwrap_or(Held::Nothing);
+        }
+        self.numbers.insert("collect/groups".into(), found as f64);
+        if found < groups {
+            self.notes.push(format!(
+                "only {found} of {groups} groups met the condition in {rounds} rounds; the step learns from those"
+            ));
+        }
+        Ok(Held::Nothing)
     }
 
     fn generate(
@@ -608,6 +678,7 @@ fn kind(stage: &Stage) -> &'static str {
         Stage::Update { .. } => "update",
         Stage::Evaluate { .. } => "evaluate",
         Stage::Checkpoint { .. } => "checkpoint",
+        Stage::Collect { .. } => "collect",
     }
 }
 

@@ -51,7 +51,7 @@ impl Tensor {
     }
 
     /// The numbers that belong to `samples`, whose prompts are `groups`.
-    fn pick(&self, batch: &Batch, samples: &[usize], groups: &[usize]) -> Vec<f32> {
+    pub(crate) fn pick(&self, batch: &Batch, samples: &[usize], groups: &[usize]) -> Vec<f32> {
         match self.level {
             Level::Scalar => self.data.to_vec(),
             Level::Group => groups.iter().map(|g| self.data[*g]).collect(),
