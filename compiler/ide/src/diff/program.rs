@@ -129,6 +129,7 @@ impl Writer<'_> {
             );
             self.put(at("prompt"), &d.prompt);
             self.put(at("answer"), d.answer.as_deref().unwrap_or("none"));
+            self.put(at("rejected"), d.rejected.as_deref().unwrap_or("none"));
             self.put(at("chat"), format!("{:?}", d.chat));
             self.put(at("at_most"), format!("{:?}", d.at_most));
             self.put(at("shuffled"), d.shuffled);
@@ -174,6 +175,9 @@ impl Writer<'_> {
             let args: Vec<&str> =
                 args.into_iter().map(|n| if n.starts_with('%') { "_" } else { n }).collect();
             self.put(format!("{name}.reads"), args.join(", "));
+            if b.from > 0 {
+                self.put(format!("{name}.from"), format!("step {}", b.from));
+            }
             for (part, value) in stage(p, &b.stage) {
                 self.put(format!("{name}.{part}"), value);
             }
@@ -191,6 +195,7 @@ fn stage_word(s: &Stage) -> &'static str {
         Stage::Update { .. } => "update",
         Stage::Evaluate { .. } => "evaluate",
         Stage::Checkpoint { .. } => "checkpoint",
+        Stage::Collect { .. } => "collect",
     }
 }
 
@@ -256,6 +261,9 @@ fn stage(p: &Program, s: &Stage) -> Vec<(&'static str, String)> {
             ("reward", p.rewards[*reward].name.clone()),
             ("correct", correct.to_string()),
         ],
+        Stage::Collect { groups, rounds, .. } => {
+            vec![("groups", groups.to_string()), ("rounds", rounds.to_string())]
+        }
         Stage::Checkpoint { keep, by } => {
             vec![("keeps", format!("{keep} by {}", by.as_deref().unwrap_or("age")))]
         }
