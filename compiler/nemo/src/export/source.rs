@@ -628,13 +628,11 @@ impl<'a> Reader<'a> {
             self.say("updates", updates);
             if let Some(size) = &update.microbatch {
                 match units_of(size).first().copied() {
-                    Some("sample" | "samples" | "pair" | "pairs") => {
+                    Some("token" | "tokens") => {
                         let size = self.number(size);
                         self.say("microbatch", size);
                     }
-                    _ => {
-                        self.lose(size.span, "tokens per micro-batch are set in the settings block")
-                    }
+                    _ => self.lose(size.span, "micro-batches are measured in tokens"),
                 }
             }
         }

@@ -18,6 +18,10 @@ pub(crate) fn lines(
 ) -> Vec<String> {
     let mut writer = Writer { facts, algorithm, notes, out: vec![] };
     writer.run();
+    if !facts.contains_key("model") {
+        writer.line("# The model is left open, so the rest stands in the settings.");
+        return writer.out;
+    }
     writer.layout();
     writer.models();
     writer.rows();
@@ -26,7 +30,8 @@ pub(crate) fn lines(
         Algorithm::Ppo => writer.ppo(),
         Algorithm::Dpo => writer.dpo(),
         Algorithm::Sft => writer.sft(),
-        Algorithm::Distillation => writer.distillation(),
+        Algorithm::Distillation if facts.contains_key("teacher") => writer.distillation(),
+        Algorithm::Distillation => {}
         Algorithm::Rm => {}
     }
     writer.periods();
@@ -240,7 +245,11 @@ impl Writer<'_> {
             return Some(format!("data.jsonl({})", args.join(", ")));
         }
         let pairs = matches!(self.algorithm, Algorithm::Dpo | Algorithm::Rm);
-        let columns = if pairs { ", chosen: \"chosen\", rejected: \"rejected\"" } else { "" };
+        let columns = match self.algorithm {
+            _ if pairs => ", chosen: \"chosen\", rejected: \"rejected\"",
+            Algorithm::Sft => ", answer: \"answer\"",
+            _ => "",
+        };
         text(self.facts, name).map(|name| format!("data.hub({}{columns})", quoted(name)))
     }
 
@@ -253,6 +262,9 @@ impl Writer<'_> {
                 self.line(format!("{rows} = data.settings()  # what the settings below name"));
             }
         }
+        if !self.has("eval_period") || !self.has("period") {
+            return self.gap();
+        }
         let held = match text(self.facts, "held_file") {
             Some(path) => Some(format!("{rows} from {}", quoted(path))),
             None => self.source("held_file", "held_name"),
@@ -263,7 +275,7 @@ impl Writer<'_> {
             && let Some(percent) = percent(*share)
         {
             self.line(format!("held_out = {rows}.held_out({percent} %)"));
-        } else if self.has("eval_period") && self.has("period") {
+        } else {
             self.line("held_out = data.settings()");
         }
         self.gap();
@@ -317,10 +329,9 @@ impl Writer<'_> {
             parts.push(count(&n.to_string(), "epoch"));
         }
         if model == "policy"
-            && let Some(samples) = self.value("microbatch")
+            && let Some(tokens) = self.value("microbatch")
         {
-            let unit = if self.algorithm == Algorithm::Dpo { "pair" } else { "sample" };
-            parts.push(count(&samples, unit) + "/microbatch");
+            parts.push(format!("{tokens} tokens/microbatch"));
         }
         let parts = match parts.split_first() {
             Some((first, rest)) if first.contains("update") || first.contains("epoch") => {
@@ -470,7 +481,7 @@ impl Writer<'_> {
         self.line(format!("  {update}"));
         if let Some(beta) = self.value("beta") {
             let loss =
-                format!("mean(-log_sigmoid({beta} * (margin(policy, b) - base)), over: pairs)");
+                format!("mean(dpo.preference(dpo.margin(policy, b), base, {beta}), over: pairs)");
             let weight = match self.facts.get("preference") {
                 None | Some(Value::Int(1)) => String::new(),
                 Some(Value::Float(x)) if *x == 1.0 => String::new(),

@@ -193,8 +193,9 @@ impl Work<'_> {
         }
         out.push("  }".into());
         out.push("}".into());
-        let modules =
-            ["clusters", "data", "grpo", "models", "optim", "plans", "ppo", "rewards", "sft"];
+        let modules = [
+            "clusters", "data", "dpo", "grpo", "models", "optim", "plans", "ppo", "rewards", "sft",
+        ];
         let used: Vec<_> =
             modules.into_iter().filter(|m| body_text.contains(&format!("{m}."))).collect();
         if !used.is_empty() {

@@ -71,9 +71,13 @@ pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Ed
         put("within", "checkpointing.checkpoint_must_save_by", Value::Text(clock(seconds)));
     }
     if let Some(metric) = text(facts, "metric") {
+        let metric = if metric == "loss" { "val_loss" } else { metric };
         put("metric", "checkpointing.metric_name", Value::Text(format!("val:{metric}")));
     }
     data(facts, &mut put);
+    if let Some(tokens) = int(facts, "microbatch") {
+        tokens_each(facts, below, algorithm, tokens, &mut put);
+    }
     if algorithm.generates() {
         generation(facts, below, algorithm, &mut put);
     }
@@ -114,6 +118,72 @@ fn backend(
         let old = below.get("policy.scheduler").map(|n| &n.value);
         put("warmup", "policy.scheduler", with_warmup(old, updates, below));
     }
+}
+
+fn whole(root: &Node, path: &str) -> Option<i64> {
+    match root.get(path).map(|n| &n.value) {
+        Some(Value::Int(n)) if *n > 0 => Some(*n),
+        _ => None,
+    }
+}
+
+/// The section that bounds the tokens of a micro-batch, if one does.
+fn bound(root: &Node) -> Option<String> {
+    let sections = ["policy.sequence_packing", "policy.dynamic_batching"];
+    let on = |section: &&&str| {
+        let enabled = root.get(&format!("{section}.enabled"));
+        enabled.is_some_and(|n| n.value == Value::Bool(true))
+    };
+    sections.iter().find(on).map(|section| format!("{section}.train_mb_tokens"))
+}
+
+/// Tokens of one sample, or of both answers of a pair.
+fn sample_tokens(algorithm: Algorithm, context: i64) -> i64 {
+    let rows = if matches!(algorithm, Algorithm::Dpo | Algorithm::Rm) { 2 } else { 1 };
+    context.saturating_mul(rows)
+}
+
+/// The most tokens of a micro-batch: what packing allows, or whole samples of full length.
+pub(super) fn microbatch(root: &Node, algorithm: Algorithm) -> Option<i64> {
+    match bound(root) {
+        Some(path) => whole(root, &path),
+        None => {
+            let context = whole(root, "policy.max_total_sequence_length")?;
+            let samples = whole(root, "policy.train_micro_batch_size")?;
+            samples.checked_mul(sample_tokens(algorithm, context))
+        }
+    }
+}
+
+/// Tokens of a micro-batch as samples of full length, or as the bound of packing.
+fn tokens_each(
+    facts: &Facts,
+    below: &Node,
+    algorithm: Algorithm,
+    tokens: i64,
+    put: &mut impl FnMut(&'static str, &str, Value),
+) {
+    let context = int(facts, "context").or(whole(below, "policy.max_total_sequence_length"));
+    let each = context.map(|context| sample_tokens(algorithm, context)).filter(|each| *each > 0);
+    let samples = each.filter(|each| tokens % each == 0).map(|each| tokens / each);
+    match (bound(below), samples) {
+        (None, Some(samples)) => {
+            put("microbatch", "policy.train_micro_batch_size", Value::Int(samples));
+        }
+        (Some(path), Some(samples)) if derived(below, &path, each) => {
+            put("microbatch", "policy.train_micro_batch_size", Value::Int(samples));
+        }
+        (Some(path), _) => put("microbatch", &path, Value::Int(tokens)),
+        (None, None) => {}
+    }
+}
+
+/// Whether a bound is samples of full length, so that it follows from both.
+fn derived(below: &Node, path: &str, each: Option<i64>) -> bool {
+    let context = whole(below, "policy.max_total_sequence_length");
+    let samples = whole(below, "policy.train_micro_batch_size");
+    let product = context.zip(samples).and_then(|(context, n)| context.checked_mul(n));
+    each.is_some() && product.is_some() && product == whole(below, path)
 }
 
 /// Both decays stand in one list.

@@ -38,7 +38,6 @@ pub(super) fn rows(algorithm: Algorithm, megatron: bool, engine: &str) -> Vec<Ro
         row("model", "model", "policy.model_name"),
         row("dtype", "dtype", "policy.precision"),
         row("context", "context", "policy.max_total_sequence_length"),
-        row("microbatch", "microbatch", "policy.train_micro_batch_size"),
         or("eval_period", "period", format!("{section}.val_period"), Value::Int(0)),
         row("save_period", "save", "checkpointing.save_period"),
         row("keep", "save", "checkpointing.keep_top_k"),

@@ -37,9 +37,9 @@ pub(crate) fn take(root: &Node, algorithm: Algorithm) -> Facts {
 /// Whether a value is of the kind that a fact is written in.
 fn fits(fact: &str, value: &Value) -> bool {
     match fact {
-        "steps" | "seed" | "nodes" | "gpus" | "context" | "microbatch" | "eval_period"
-        | "save_period" | "keep" | "batch" | "prompts" | "group" | "eval_limit" | "tp" | "cp"
-        | "pp" | "ep" | "etp" | "rtp" | "rpp" | "rep" | "warmup" | "epochs" | "topk" => {
+        "steps" | "seed" | "nodes" | "gpus" | "context" | "eval_period" | "save_period"
+        | "keep" | "batch" | "prompts" | "group" | "eval_limit" | "tp" | "cp" | "pp" | "ep"
+        | "etp" | "rtp" | "rpp" | "rep" | "warmup" | "epochs" | "topk" => {
             matches!(value, Value::Int(n) if *n > 0)
         }
         "save" | "over_tokens" | "sp" | "recompute" | "on_policy_kl" | "sequence_ratio"
@@ -55,8 +55,13 @@ fn fits(fact: &str, value: &Value) -> bool {
         }
         "memory" => matches!(value, Value::Float(x) if percent(*x).is_some()),
         "top_k" | "top_p" | "dual" | "value_clip" => is_number(value) || value == &Value::Null,
+        "clip_norm" => is_number(value) && !is_zero(value),
         _ => is_number(value),
     }
+}
+
+fn is_zero(value: &Value) -> bool {
+    matches!(value, Value::Int(0)) || matches!(value, Value::Float(x) if *x == 0.0)
 }
 
 fn is_number(value: &Value) -> bool {
@@ -134,6 +139,7 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         && !name.is_empty()
         && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
     {
+        let name = if name == "val_loss" { "loss" } else { name };
         facts.insert("metric", Value::Text(name.into()));
     }
     if !megatron(root) {
@@ -152,6 +158,9 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         }
     }
     data(root, algorithm, facts);
+    if let Some(tokens) = super::edits::microbatch(root, algorithm) {
+        facts.insert("microbatch", Value::Int(tokens));
+    }
     if algorithm == Algorithm::Ppo
         && let Some(lr) = get(super::edits::critic_lr(root)).filter(|v| is_number(v))
     {
@@ -265,10 +274,11 @@ fn tidy(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
     if int(facts, "eval_period").is_none() {
         facts.shift_remove("eval_limit");
     }
-    let zero = |value: Option<&Value>| {
-        matches!(value, Some(Value::Int(0))) || matches!(value, Some(Value::Float(x)) if *x == 0.0)
-    };
-    if zero(facts.get("kl")) || !facts.contains_key("kl") {
+    // What is kept by an evaluation stands beside it.
+    if facts.get("eval_period") != facts.get("save_period") {
+        facts.shift_remove("metric");
+    }
+    if facts.get("kl").is_none_or(is_zero) {
         for fact in ["kl_kind", "on_policy_kl"] {
             facts.shift_remove(fact);
         }
