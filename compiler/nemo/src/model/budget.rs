@@ -38,6 +38,11 @@ pub fn cluster(r: &Recipe) -> Cluster {
     Cluster { nodes, gpus_per_node, policy_nodes, reward_nodes, reward_gpus, teacher_nodes }
 }
 
+/// `1 node`, `12 nodes`.
+pub fn counted(n: i64) -> String {
+    if n == 1 { "1 node".to_string() } else { format!("{n} nodes") }
+}
+
 /// Gives workers and generation their GPUs.
 pub fn share(r: &mut Recipe) {
     let (train, rollout) = split(r);
@@ -57,7 +62,7 @@ fn reward_gpus(r: &Recipe) -> Option<Fact<i64>> {
     let nodes = r.int("env.reward_model.resources.num_nodes");
     let each = r.int("env.reward_model.resources.gpus_per_node")?;
     let n = nodes.as_ref().map_or(1, |n| n.value);
-    let how = format!("{n} nodes * {} GPUs", each.value);
+    let how = format!("{} * {} GPUs", counted(n), each.value);
     Some(Fact::derived("GPUs of the reward model", n * each.value, how, &[&each, &nodes]))
 }
 
@@ -73,7 +78,7 @@ fn split(r: &Recipe) -> (Option<Fact<i64>>, Option<Fact<i64>>) {
     };
     let (train, rollout) = ("GPUs of training", "GPUs of generation");
     let all = |name: &str, n: i64| {
-        let how = format!("{n} nodes * {} GPUs", node.value);
+        let how = format!("{} * {} GPUs", counted(n), node.value);
         gpus(name, n * node.value, how, &[node, nodes])
     };
     let samples = r.algorithm.as_ref().is_none_or(|a| a.value.samples());
@@ -107,7 +112,7 @@ fn split(r: &Recipe) -> (Option<Fact<i64>>, Option<Fact<i64>>) {
     let Some(own) = own_nodes else { return (None, None) };
     let how = format!("({policy} nodes - {} for generation) * {} GPUs", own.value, node.value);
     let left = (policy - own.value) * node.value;
-    let given = format!("{} nodes * {} GPUs", own.value, node.value);
+    let given = format!("{} * {} GPUs", counted(own.value), node.value);
     (
         gpus(train, left, how, &[node, &own, nodes]),
         gpus(rollout, own.value * node.value, given, &[&own, node]),

@@ -4,6 +4,7 @@ use nrl_base::Files;
 use nrl_facts::ModelFacts;
 use nrl_rules::recipe::{Algorithm, Backend, Fact, Mesh, Recipe, Role, Worker};
 
+use super::budget::counted;
 use super::{environments, scorer_setting, scorers};
 
 /// The policy and the models beside it.
@@ -75,16 +76,21 @@ fn worker(r: &Recipe, files: &dyn Files, role: Role, path: &str) -> Worker {
 
 /// The backend that the flags choose; Megatron if both do.
 fn backend(r: &Recipe, w: &Worker) -> Option<Fact<Backend>> {
+    let chosen = |flag: &Fact<bool>, backend: Backend, how: String| {
+        Fact::derived(format!("backend of the {}", w.role), backend, how, &[flag])
+    };
+    let said = |flag: &Fact<bool>| format!("`{}` is {}", flag.name, flag.value);
     let megatron = r.flag(&w.at("megatron_cfg.enabled")).filter(|on| on.value);
     if let Some(on) = megatron {
-        return Some(on.map(|_| Backend::Megatron));
+        return Some(chosen(&on, Backend::Megatron, said(&on)));
     }
     let on = r.flag(&w.at("dtensor_cfg.enabled")).filter(|on| on.value)?;
-    match r.flag(&w.at("dtensor_cfg._v2")) {
-        Some(second) if second.value => Some(second.map(|_| Backend::Automodel)),
-        Some(first) => Some(first.map(|_| Backend::Dtensor)),
-        None => Some(on.map(|_| Backend::Dtensor)),
-    }
+    let path = w.at("dtensor_cfg._v2");
+    Some(match r.flag(&path) {
+        Some(second) if second.value => chosen(&second, Backend::Automodel, said(&second)),
+        Some(first) => chosen(&first, Backend::Dtensor, said(&first)),
+        None => chosen(&on, Backend::Dtensor, format!("`{path}` is not set")),
+    })
 }
 
 fn mesh(r: &Recipe, w: &Worker) -> Mesh {
@@ -117,7 +123,10 @@ fn scorer(r: &Recipe, files: &dyn Files, alias: &str, model: &str) -> Worker {
     let mut w = Worker::new(Role::Scorer, base);
     w.section = base.to_string();
     let path = format!("on_policy_distillation.teacher_model_by_agent_name.{alias}");
-    w.backend = r.text(&path).map(|fact| fact.map(|_| Backend::Megatron));
+    w.backend = r.text(&path).map(|name| {
+        let how = "teachers with nodes of their own".to_string();
+        Fact::derived("backend of the teacher", Backend::Megatron, how, &[&name])
+    });
     let size = |name: &str| scorer_setting(r, alias, name);
     w.mesh = Mesh {
         tp: size("tensor_model_parallel_size"),
@@ -133,7 +142,7 @@ fn scorer(r: &Recipe, files: &dyn Files, alias: &str, model: &str) -> Worker {
     w.model = facts(files, model);
     let (nodes, each) = (size("num_nodes"), size("gpus_per_node"));
     let (n, g) = (nodes.as_ref().map_or(1, |n| n.value), each.as_ref().map_or(8, |g| g.value));
-    let how = format!("{n} nodes * {g} GPUs");
+    let how = format!("{} * {g} GPUs", counted(n));
     w.gpus = Some(Fact::derived("GPUs of the teacher", n * g, how, &[&nodes, &each]));
     // It packs as the policy does.
     w.packing = r.flag("policy.sequence_packing.enabled");

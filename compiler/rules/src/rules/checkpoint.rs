@@ -17,7 +17,7 @@ pub const RULES: &[Rule] = &[
                 metric.value
             );
             f.found(text, &[metric])
-                .note("the run would stop at its first save")
+                .note(first_save(r))
                 .help(format!("`{}: \"val:{}\"`", metric.name, metric.value));
         }
     }),
@@ -43,7 +43,7 @@ pub const RULES: &[Rule] = &[
                 ),
                 &[metric],
             )
-            .note("the run would stop at its first save")
+            .note(first_save(r))
             .help(near.unwrap_or_else(|| format!("`{}: \"{}\"`", metric.name, reported[0])));
         }
     }),
@@ -55,7 +55,7 @@ pub const RULES: &[Rule] = &[
                 "the first DTensor worker writes checkpoints in its own format only",
                 &[path, &w.cfg("_v2")],
             )
-            .note("the run would stop at its first save")
+            .note(first_save(r))
             .help(format!("`{path}: null`, or `{}: true`", w.cfg("_v2")));
         }
     }),
@@ -198,6 +198,14 @@ pub const RULES: &[Rule] = &[
 /// Whether checkpoints are saved.
 fn saves(r: &Recipe) -> bool {
     r.keeping.on.as_ref().is_some_and(|on| on.value)
+}
+
+/// When such a run would end.
+fn first_save(r: &Recipe) -> String {
+    match r.keeping.save_period.as_ref().filter(|n| n.value > 0) {
+        Some(n) => format!("the run would stop at its first save, step {}", n.value),
+        None => "the run would stop at its first save".to_string(),
+    }
 }
 
 /// The metric that decides which checkpoints stay.
