@@ -84,8 +84,8 @@ fn about(settings: &Settings, recipe: Option<&Recipe>) -> String {
     if let Some(r) = recipe {
         parts.extend(r.algorithm.as_ref().map(|a| format!("{:?}", a.value).to_lowercase()));
         if let (Some(n), Some(g)) = (&r.cluster.nodes, &r.cluster.gpus_per_node) {
-            let nodes = if n.value == 1 { "node" } else { "nodes" };
-            parts.push(format!("{} {nodes} of {} GPUs", n.value, g.value));
+            let many = |n: i64, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+            parts.push(format!("{} of {}", many(n.value, "node"), many(g.value, "GPU")));
         }
     }
     parts.push(format!("{} settings", leaves(&settings.root)));
