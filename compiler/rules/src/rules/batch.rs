@@ -318,7 +318,8 @@ fn nodes_help(r: &Recipe, w: &Worker, global: i64) -> String {
     };
     let (per, copy) = (node.value.max(1), w.mesh.copy().max(1));
     let now = gpus.value / per;
-    if now < 2 {
+    // More nodes than there are is a slip, and the search would take long.
+    if !(2..=65_536).contains(&now) {
         return String::new();
     }
     let fits = |n: i64| n > 0 && (n * per) % copy == 0 && global % (n * per / copy).max(1) == 0;
