@@ -17,7 +17,7 @@ pub struct ImportArgs {
     #[arg(value_name = "FILE.yaml")]
     pub file: String,
     /// Overrides as NeMo RL takes them, such as `policy.train_global_batch_size=256`
-    #[arg(value_name = "OVERRIDE", allow_hyphen_values = true)]
+    #[arg(value_name = "OVERRIDE")]
     pub overrides: Vec<String>,
     /// File to write; the terminal if left out
     #[arg(short, long, value_name = "FILE.nrl")]

@@ -7,6 +7,7 @@ mod checking;
 mod editors;
 mod laws;
 mod lsp;
+mod nemo;
 mod reference;
 mod starting;
 mod support;
