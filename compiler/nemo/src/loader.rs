@@ -71,7 +71,7 @@ impl<'f> Loader<'f> {
             let id = sources.add("the command line", text.as_str());
             let set = overrides::apply(&mut root, text, id, &self.environment);
             failed |= set.is_err();
-            problems.extend(set.err());
+            problems.extend(set.unwrap_or_else(Some));
         }
         if failed {
             return (None, problems.into_sorted());

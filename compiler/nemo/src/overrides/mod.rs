@@ -14,13 +14,14 @@ use nrl_rules::settings::{Node, Origin, SetBy, Value};
 use crate::{interpolate, merge, python};
 use syntax::{Kind, Override};
 
-/// Changes the tree by one override.
+/// Changes the tree by one override. A setting that NeMo RL knows and the recipe lacks is set, with
+/// a warning: NeMo RL itself wants it added.
 pub(crate) fn apply(
     root: &mut Node,
     text: &str,
     source: SourceId,
     environment: &BTreeMap<String, String>,
-) -> Result<(), Diagnostic> {
+) -> Result<Option<Diagnostic>, Diagnostic> {
     let set = syntax::parse(text, source).map_err(|wrong| {
         let at = Span::new(source, wrong.at.start, wrong.at.end);
         let said = format!("the override `{text}` is not one: {}", wrong.why);
@@ -30,9 +31,14 @@ pub(crate) fn apply(
     match set.kind {
         Kind::Remove => work.remove(root),
         Kind::Add => work.add(root),
+        Kind::Change if node_mut(root, &set.path).is_none() && work.is_setting(root) => {
+            let warning = work.not_there();
+            return work.force(root).map(|()| Some(warning));
+        }
         Kind::Change => work.change(root),
         Kind::Force => work.force(root),
     }
+    .map(|()| None)
 }
 
 /// The node at a path.
@@ -57,6 +63,22 @@ impl Work<'_> {
 
     fn existing(&self, root: &Node) -> Option<Node> {
         interpolate::at(root, &self.set.path, self.environment).filter(|node| !node.is_null())
+    }
+
+    /// Whether the path is a known setting of a section that the recipe has.
+    fn is_setting(&self, root: &Node) -> bool {
+        let Some((last, above)) = self.set.path.split_last() else { return false };
+        let section = above.iter().try_fold(root, |node, name| node.child(name));
+        let there = section.is_some_and(|node| matches!(node.value, Value::Map(_)));
+        there
+            && !above.is_empty()
+            && crate::schema::known(&above.join(".")).iter().any(|(name, _)| name == last)
+    }
+
+    fn not_there(&self) -> Diagnostic {
+        let said = format!("`{}` is not in the recipe, and is added", self.name());
+        let found = Diagnostic::warning("unknown-path", said).label(self.set.key, "set here");
+        found.help(format!("write `++{}`: NeMo RL wants to be told that it is new", self.text))
     }
 
     fn change(&self, root: &mut Node) -> Result<(), Diagnostic> {

@@ -13,10 +13,6 @@ const BROKEN: &[(&str, &str, &str)] = &[
     ("examples__nemo_gym__grpo_qwen3_30ba3b_instruct", "BATCH-13", "the shipped recipe breaks it"),
     ("nemotron-3-ultra", "MESH-42", "the launcher gives the nodes"),
     ("nemotron-3-ultra", "MESH-03", "the launcher gives the nodes"),
-    ("gemma3-27b-it-8n", "BATCH-16", "its launcher sets NRL_IGNORE_TP_ACCURACY_CHECK"),
-    ("grpo-qwen3-30ba3b-8n8g-megatron", "BATCH-16", "its launcher sets the same"),
-    ("grpo_sliding_puzzle", "BACK-18", "its own cluster has one GPU; it is run with more"),
-    ("grpo-qwen3-30ba3b-4n8g-40K", "BATCH-16", "its launcher sets the same"),
 ];
 
 /// Whether the recipe is known to break a rule of this code.

@@ -146,7 +146,7 @@ pub const RULES: &[Rule] = &[
             }
         }
     }),
-    error("BACK-18", CODE, "CPU offload on one GPU", |r, f| {
+    warning("BACK-18", CODE, "CPU offload on one GPU", |r, f| {
         for w in r
             .workers
             .iter()
@@ -155,7 +155,7 @@ pub const RULES: &[Rule] = &[
             let path = w.cfg("cpu_offload");
             if r.on(&path) {
                 f.found(
-                    "Automodel offloads to the CPU on several GPUs only",
+                    "Automodel offloads to the CPU on several GPUs only; it refuses to run on one",
                     &[&r.flag(&path), &w.gpus],
                 )
                 .help(format!("`{path}: false`"));

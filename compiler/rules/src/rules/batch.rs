@@ -69,7 +69,7 @@ pub const RULES: &[Rule] = &[
             ));
         }
     }),
-    error(
+    warning(
         "BATCH-16, BACK-72",
         "micro-batches-differ",
         "tp of 4 and more with unequal micro-batches",
@@ -89,7 +89,7 @@ pub const RULES: &[Rule] = &[
                         tp.value, micro.value, batch.value
                     );
                     f.found(text, &[batch, micro, tp])
-                    .note("row-wise layers over 4 and more ranks round by batch size")
+                    .note("row-wise layers over 4 and more ranks round by batch size; NeMo RL refuses it unless told otherwise")
                     .help(format!(
                         "`{}: {}`, tp of 2 or less, `force_on_policy_ratio: true`, or NRL_IGNORE_TP_ACCURACY_CHECK=1",
                         batch.name, micro.value
