@@ -194,15 +194,24 @@ recipe r {{
     let b = run(&text("std(r) >= 0"));
     for m in metrics(&b) {
         // Every group is kept: four in the first round, two of the second.
-        assert_eq!((m["collect/groups"].as_f64(), m["collect/rounds"].as_f64()), (Some(6.0), Some(2.0)));
-        assert!(m["loss"].is_number() && m["logprob_gap/max"].as_f64().expect("a gap") < 1e-5, "{m}");
+        assert_eq!(
+            (m["collect/groups"].as_f64(), m["collect/rounds"].as_f64()),
+            (Some(6.0), Some(2.0))
+        );
+        assert!(
+            m["loss"].is_number() && m["logprob_gap/max"].as_f64().expect("a gap") < 1e-5,
+            "{m}"
+        );
     }
     let some = metrics(&run(&text("std(r) > 0")));
     assert!(some.iter().all(|m| m["collect/groups"].as_f64().expect("a number") <= 6.0));
     // Nothing meets it: all rounds are tried, and nothing is learned.
     let none = metrics(&run(&text("std(r) < 0")));
     for m in &none {
-        assert_eq!((m["collect/groups"].as_f64(), m["collect/rounds"].as_f64()), (Some(0.0), Some(4.0)));
+        assert_eq!(
+            (m["collect/groups"].as_f64(), m["collect/rounds"].as_f64()),
+            (Some(0.0), Some(4.0))
+        );
     }
 }
 

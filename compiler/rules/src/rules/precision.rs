@@ -159,6 +159,30 @@ pub const RULES: &[Rule] = &[
             }
         }
     }),
+    // Beyond the catalogue: training filters its logits as the sampler does, each by its own numbers.
+    warning(
+        "PREC-22",
+        "different-distributions",
+        "samples of part of the vocabulary, without a correction",
+        |r, f| {
+            let Some(g) = r.generation.as_ref().filter(|g| g.filters() && r.is_rl()) else {
+                return;
+            };
+            let corrected = r.loss.corrected.as_ref().is_some_and(|c| c.value);
+            if !corrected {
+                f.found(
+                    "samples are drawn from part of the vocabulary, and nothing corrects where training keeps another part",
+                    &[&g.top_p, &g.top_k, &r.loss.corrected],
+                )
+                .note("engine and trainer round differently at the edge: a token that was drawn may have no probability in training")
+                .help(format!(
+                    "`{}: 1.0` and `{}: null`, or `loss_fn.use_importance_sampling_correction: true`",
+                    g.at("top_p"),
+                    g.at("top_k")
+                ));
+            }
+        },
+    ),
     error("PREC-19", CODE, "padded routes without FP8", |r, f| {
         for w in r.workers.iter().filter(|w| w.is(Backend::Megatron)) {
             let path = w.cfg("model_overrides.moe_router_padding_for_quantization");

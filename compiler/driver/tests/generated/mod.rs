@@ -1,14 +1,9 @@
-//! Checking takes time in proportion to the text.
+//! Long recipes, made for tests and benchmarks.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
-
-use nrl_base::SourceMap;
-use nrl_driver::{Options, check};
 
 /// A recipe of about `lines` lines: functions, bindings that use each other, lines of a step.
-fn generated(lines: usize) -> String {
+pub fn generated(lines: usize) -> String {
     let n = lines / 3;
     let mut text = String::from("use std.{clusters, data, grpo, models, optim, rewards}\n\n");
     for i in 0..n {
@@ -45,26 +40,4 @@ fn generated(lines: usize) -> String {
         n - 1
     );
     text
-}
-
-fn time(text: &str) -> Duration {
-    let files = BTreeMap::from([("a.nrl".to_string(), text.to_string())]);
-    let once = || {
-        let start = Instant::now();
-        let (compiled, found) = check(&files, &mut SourceMap::new(), "a.nrl", &Options::default());
-        let took = start.elapsed();
-        assert!(found.is_empty(), "{found:#?}");
-        assert!(compiled.is_some());
-        took
-    };
-    (0..3).map(|_| once()).min().unwrap_or_default()
-}
-
-#[test]
-fn time_grows_with_the_text_and_no_faster() {
-    let (short, long) = (generated(750), generated(3000));
-    let (a, b) = (time(&short), time(&long));
-    eprintln!("{} lines {a:?}, {} lines {b:?}", short.lines().count(), long.lines().count());
-    // Four times the text in at most six times the time; 5 ms for what does not grow.
-    assert!(b < 6 * a + Duration::from_millis(5), "{a:?} became {b:?}");
 }
