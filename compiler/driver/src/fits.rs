@@ -3,7 +3,7 @@
 //! In: a compiled program with the machines it names. Out: an error per stage that does not fit,
 //! with its terms and the nearest layout that does.
 
-use nrl_base::{Diagnostic, SourceMap};
+use nrl_base::{Diagnostic, Severity, SourceMap};
 use nrl_ir::Mesh;
 use nrl_sim::{Device, Memory, Precision, Setup};
 
@@ -51,7 +51,7 @@ fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
 /// Why the memory of a model on a mesh is not counted: its plan cuts, or computes again, in a way
 /// that the plans of the graphs do not show yet.
 fn uncounted(c: &Compiled, model: usize, mesh: usize) -> Option<&'static str> {
-    const CUT: &[&str] = &["dp", "fsdp", "tp", "rep", "rtp", "pp"];
+    const CUT: &[&str] = &["dp", "fsdp", "tp", "rep", "pp"];
     let axes = &c.program.meshes[mesh].1.axes;
     if c.facts.meshes.get(mesh).is_some_and(|m| m.experts.is_some()) {
         Some("experts fold over other axes")
@@ -73,7 +73,8 @@ pub fn not_counted(c: &Compiled) -> Vec<String> {
     models.filter_map(line).collect()
 }
 
-/// Errors about stages that do not fit.
+/// About stages that do not fit: an error where weights, gradients and optimizer state alone do not,
+/// a warning where activations, which an engine may compute again, make the difference.
 pub(crate) fn findings(c: &Compiled) -> Vec<Diagnostic> {
     memory(c).iter().filter(|m| m.margin() < 0.0).map(|m| does_not_fit(c, m)).collect()
 }
@@ -94,7 +95,8 @@ fn does_not_fit(c: &Compiled, m: &Memory) -> Diagnostic {
         .filter(|t| t.bytes >= 0.05 * GIB)
         .map(|t| format!("{} {:.1} ({})", t.name, t.bytes / GIB, t.how))
         .collect();
-    let mut d = Diagnostic::error("does-not-fit", text).label(facts.span, axes(mesh));
+    let severity = if m.least() > m.device.memory { Severity::Error } else { Severity::Warning };
+    let mut d = Diagnostic::new("does-not-fit", severity, text).label(facts.span, axes(mesh));
     if let Some(cluster) = facts.cluster {
         let span = c.facts.clusters[cluster].span;
         d = d.label(span, format!("{device} has {capacity:.1} GiB"));

@@ -45,7 +45,7 @@ pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
         qkv_bias: flag("attention_bias", qwen2),
         qk_norm: architecture.starts_with("Qwen3"),
         max_positions: need(&["max_position_embeddings"])?,
-        rope_theta: config.get("rope_theta").and_then(Value::as_f64),
+        rope_theta: theta(config, &architecture),
         rope_scaling: config.get("rope_scaling").and_then(scaling),
         sliding_window: number(&["sliding_window"]).filter(|_| flag("use_sliding_window", true)),
         experts: experts(config),
@@ -58,6 +58,13 @@ pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
         source: "config.json".to_string(),
         architecture,
     })
+}
+
+/// The base of the rotary embedding; 10,000 where a model that has one does not say.
+fn theta(config: &Value, architecture: &str) -> Option<f64> {
+    let said = config.get("rope_theta").or(config.pointer("/rope_parameters/rope_theta"));
+    let none = architecture.starts_with("NemotronH");
+    said.and_then(Value::as_f64).or(Some(10_000.0)).filter(|_| !none)
 }
 
 fn experts(config: &Value) -> Option<Experts> {

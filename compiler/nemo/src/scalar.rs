@@ -60,6 +60,18 @@ pub(crate) fn surprise(text: &str, value: &Value) -> Option<(String, String)> {
     }
 }
 
+/// What to say of a number such as `5e-6`, which NeMo RL reads as one and other YAML readers as text.
+pub(crate) fn undotted(text: &str, value: &Value) -> Option<(String, String)> {
+    let Value::Float(_) = value else { return None };
+    let (whole, power) = text.split_once(['e', 'E'])?;
+    let digits = whole.trim_start_matches(['+', '-']);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let said = format!("`{text}` is written without a dot: other YAML readers take it for a text");
+    Some((said, format!("write `{whole}.0e{power}`")))
+}
+
 fn clock(text: &str, value: f64) -> (String, String) {
     let said = format!("`{text}` is the number {value}: parts between colons count by sixty");
     (said, format!("write `\"{text}\"` for the text, or `{value}`"))

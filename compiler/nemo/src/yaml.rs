@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use indexmap::IndexMap;
-use nrl_base::{Diagnostic, SourceId, Span};
+use nrl_base::{Diagnostic, Severity, SourceId, Span};
 use nrl_rules::settings::{Node, Origin, SetBy, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
@@ -416,6 +416,9 @@ impl<'t> Reader<'t> {
         if let Some((said, help)) = scalar::surprise(text, value) {
             let found = Diagnostic::warning("yaml-reads-otherwise", said);
             self.found.push(found.label(self.tight(span), "read so by YAML 1.1").help(help));
+        } else if let Some((said, help)) = scalar::undotted(text, value) {
+            let found = Diagnostic::new("yaml-reads-otherwise", Severity::Note, said);
+            self.found.push(found.label(self.tight(span), "a number, here").help(help));
         }
     }
 }

@@ -71,6 +71,16 @@ impl Memory {
         self.terms.iter().map(|t| t.bytes).sum()
     }
 
+    /// What no engine can do without: weights and optimizer state, and gradients in two bytes.
+    pub fn least(&self) -> f64 {
+        let part = |t: &Term| match t.name {
+            "weights" | "optimizer" => t.bytes,
+            "gradients" => t.bytes / 2.0,
+            _ => 0.0,
+        };
+        self.terms.iter().map(part).sum()
+    }
+
     /// What is left of the device; negative if the stage does not fit.
     pub fn margin(&self) -> f64 {
         self.device.memory - self.sum()

@@ -104,8 +104,11 @@ impl Writer<'_> {
 
     fn layout(&mut self) {
         let cluster = self.args(&[("nodes", "nodes"), ("gpus", "gpus")]).join(", ");
+        // Nodes of four are trays of GB200; most others are nodes of H100.
+        let four = self.value("gpus").is_some_and(|gpus| gpus == "4");
+        let kind = if four { "gb200" } else { "h100" };
         self.line(format!(
-            "gpus = clusters.h100({cluster})  # NeMo RL does not say which GPU: write yours"
+            "gpus = clusters.{kind}({cluster})  # NeMo RL does not say which GPU: write yours"
         ));
         let pool = match (self.value("pool_nodes"), self.value("pool_gpus")) {
             (Some(nodes), _) => Some(count(&nodes, "node")),
