@@ -185,6 +185,8 @@ struct Worker {
     requests: Sender<String>,
     answers: Receiver<String>,
     stderr: Arc<Mutex<Vec<u8>>>,
+    /// Disconnected once all that it wrote to its standard error has been read.
+    silent: Receiver<()>,
 }
 
 impl Worker {
@@ -202,6 +204,7 @@ impl Worker {
         let (requests, to_write) = channel::<String>();
         let (to_read, answers) = channel();
         let stderr = Arc::new(Mutex::new(Vec::new()));
+        let (speaking, silent) = channel::<()>();
         // Each thread ends when its pipe does, which is at the latest when the process group is killed.
         if let Some(mut pipe) = child.stdin.take() {
             std::thread::spawn(move || {
@@ -227,6 +230,7 @@ impl Worker {
         if let Some(mut pipe) = child.stderr.take() {
             let tail = stderr.clone();
             std::thread::spawn(move || {
+                let _speaking = speaking;
                 let mut piece = [0; 1024];
                 while let Ok(n @ 1..) = pipe.read(&mut piece) {
                     let mut tail = lock(&tail);
@@ -236,7 +240,7 @@ impl Worker {
                 }
             });
         }
-        Ok(Worker { child, requests, answers, stderr })
+        Ok(Worker { child, requests, answers, stderr, silent })
     }
 
     fn ended(&mut self) -> Option<ExitStatus> {
@@ -276,12 +280,12 @@ impl Worker {
             status = self.ended();
         }
         let ended = status.map_or_else(|| "closed its output".into(), ending);
-        // What it wrote last may still be on its way through the pipe.
-        std::thread::sleep(Duration::from_millis(20));
         format!("the process {ended}{}", self.complaint())
     }
 
     fn complaint(&self) -> String {
+        // What it wrote last may still be on its way; what it started may hold the pipe for ever.
+        let _ = self.silent.recv_timeout(Duration::from_millis(500));
         let tail = lock(&self.stderr);
         let text = String::from_utf8_lossy(&tail);
         let text = text.trim();
