@@ -104,6 +104,8 @@ struct Loader<'f> {
     loading: Vec<String>,
     /// Where each imported name was imported.
     imports: BTreeMap<(ModuleId, String), Span>,
+    /// Modules of the library that were read ahead of their use.
+    ahead: BTreeMap<&'static str, (SourceId, File, Vec<Diagnostic>)>,
 }
 
 /// Loads `path` and everything it uses.
@@ -131,7 +133,9 @@ pub fn load(
         known: IndexMap::new(),
         loading: vec![],
         imports: BTreeMap::new(),
+        ahead: BTreeMap::new(),
     };
+    loader.read_ahead(&String::from_utf8_lossy(&bytes));
     loader.add(plain(path), source, file);
     loader.modules.prelude = loader.standard("std.prelude");
     Some(loader.modules)
@@ -289,9 +293,61 @@ impl Loader<'_> {
         );
     }
 
+    /// Reads the modules of the library that `text` uses, and those that they use, on all cores:
+    /// reading the library is most of the work of checking a small recipe.
+    fn read_ahead(&mut self, text: &str) {
+        let mut names: Vec<&'static str> = vec!["std.prelude"];
+        let used = library_uses(text);
+        names.extend(used.into_iter().filter(|n| *n != "std.prelude"));
+        names.sort_unstable();
+        names.dedup();
+        let mut at = 0;
+        while let Some(name) = names.get(at) {
+            let inner =
+                STD.iter().find(|(n, _)| n == name).map_or(vec![], |(_, t)| library_uses(t));
+            for name in inner {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            at += 1;
+        }
+        let mut work = vec![];
+        for name in names {
+            let Some((name, text)) = STD.iter().find(|(n, _)| *n == name) else { continue };
+            let source = self.sources.add(format!("{}.nrl", name.replace('.', "/")), *text);
+            work.push((*name, source, *text));
+        }
+        // The longest first, so that no core is left with one of them at the end.
+        work.sort_by_key(|(_, _, text)| std::cmp::Reverse(text.len()));
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(work.len());
+        let parse = || {
+            let mut done = vec![];
+            while let Some((name, source, text)) =
+                work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+            {
+                let (file, found) = nrl_syntax::parse(*source, text);
+                done.push((*name, (*source, file, found)));
+            }
+            done
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..cores).map(|_| scope.spawn(parse)).collect();
+            self.ahead.extend(parse());
+            for other in others {
+                self.ahead.extend(other.join().unwrap_or_default());
+            }
+        });
+    }
+
     fn standard(&mut self, name: &str) -> Option<ModuleId> {
         if let Some(id) = self.known.get(name) {
             return Some(*id);
+        }
+        if let Some((source, file, found)) = self.ahead.remove(name) {
+            self.problems.extend(found);
+            return Some(self.add(name.to_string(), source, file));
         }
         let (_, text) = STD.iter().find(|(n, _)| *n == name)?;
         let source = self.sources.add(format!("{}.nrl", name.replace('.', "/")), *text);
@@ -339,6 +395,22 @@ impl Loader<'_> {
             }
         }
     }
+}
+
+/// Modules of the library that a text seems to use, by its lines; what is missed is read later.
+fn library_uses(text: &str) -> Vec<&'static str> {
+    let mut out = vec![];
+    for line in text.lines().filter_map(|l| l.strip_prefix("use std.")) {
+        // `use std.{a, b}`, `use std.models.llama.{llama}`, `use std.optim`.
+        let (home, names) = line.split_once('{').unwrap_or((line, ""));
+        let names = names.split('}').next().unwrap_or("").split(',');
+        let inside = names.map(|name| format!("std.{home}{}", name.trim()));
+        let home = home.split([' ', '#']).next().unwrap_or("").trim_end_matches('.');
+        for full in inside.chain([format!("std.{home}")]) {
+            out.extend(STD.iter().map(|(n, _)| *n).filter(|n| *n == full));
+        }
+    }
+    out
 }
 
 /// A path without `.` and, where it can be, without `..`, so that one file has one name.

@@ -6,13 +6,17 @@ use nrl_ir::{BinaryOp, DimId, Graph, Node, Op, ReduceOp, UnaryOp, ValueId, infer
 
 use crate::report::{Origin, Problem};
 
+/// The name of an op, its operands and, for constants, the bits.
+type Key = (&'static str, Vec<ValueId>, u64);
+
 /// Nodes being made.
 #[derive(Default)]
 pub(crate) struct Emit {
     pub nodes: Vec<Node>,
     /// Given to the nodes that follow.
     pub origin: Origin,
-    seen: BTreeMap<String, Vec<ValueId>>,
+    /// Ops of one key and their results.
+    seen: BTreeMap<Key, Vec<(Op, Vec<ValueId>)>>,
     /// Nodes not made because an equal one was there.
     pub shared: usize,
 }
@@ -26,18 +30,20 @@ impl Emit {
         args: &[ValueId],
     ) -> Result<Vec<ValueId>, Problem> {
         let once = !op.is_sink() && !matches!(op, Op::Scan { .. } | Op::AttentionCached { .. });
-        let key = if once { format!("{op:?} {args:?}") } else { String::new() };
-        if let Some(outs) = self.seen.get(&key).filter(|_| once) {
+        let bits = if let Op::Const { value } = op { value.to_bits() } else { 0 };
+        let key = (op.name(), args.to_vec(), bits);
+        let like = self.seen.get(&key).filter(|_| once);
+        if let Some((_, outs)) = like.and_then(|made| made.iter().find(|(o, _)| *o == op)) {
             self.shared += 1;
             return Ok(outs.clone());
         }
         let types = infer::infer(g, &op, args)
             .map_err(|e| Problem { origin: self.origin, ..Problem::from(e) })?;
         let outs: Vec<ValueId> = types.into_iter().map(|t| g.fresh(t)).collect();
-        self.nodes.push(Node { op, args: args.to_vec(), outs: outs.clone(), origin: self.origin });
         if once {
-            self.seen.insert(key, outs.clone());
+            self.seen.entry(key).or_default().push((op.clone(), outs.clone()));
         }
+        self.nodes.push(Node { op, args: args.to_vec(), outs: outs.clone(), origin: self.origin });
         Ok(outs)
     }
 
