@@ -184,6 +184,52 @@ fn c106_training_shorter_than_generation() {
     finds(&found, "context-over-model", &["8192", "4096"]);
 }
 
+/// Megatron pads the vocabulary to a multiple of tp: 151,669 rows over 4 ranks are no error.
+#[test]
+fn c03_a_vocabulary_that_tp_does_not_divide_is_padded() {
+    let model = config(32, 8, 36, 40960, 0).replace("152064", "151669");
+    let child =
+        "cluster: {gpus_per_node: 8}\npolicy: {megatron_cfg: {tensor_model_parallel_size: 4}}";
+    let found = findings("megatron.yaml", model, child);
+    assert!(!found.iter().any(|d| d.message.contains("151669")), "{}", shown(&found));
+}
+
+#[test]
+fn c98_numbers_without_a_dot_are_numbers_and_that_is_said() {
+    let child = "policy:\n  optimizer:\n    kwargs: {lr: 5e-6, weight_decay: 1.0e-2, eps: 1e8}";
+    let found = findings("grpo.yaml", plain(), child);
+    let said: Vec<&str> = found
+        .iter()
+        .filter(|d| d.code == "yaml-reads-otherwise" && d.severity == Severity::Note)
+        .map(|d| d.message.split('`').nth(1).unwrap_or(""))
+        .collect();
+    assert_eq!(said, ["5e-6", "1e8"], "{}", shown(&found));
+    let quoted = "policy: {optimizer: {kwargs: {lr: \"2e-5\"}}}";
+    let found = findings("grpo.yaml", plain(), quoted);
+    assert!(!found.iter().any(|d| d.code == "yaml-reads-otherwise"), "{}", shown(&found));
+}
+
+#[test]
+fn c101_overrides_are_known_settings() {
+    let mut files = files();
+    files.insert("case.yaml".to_string(), "defaults: grpo.yaml".to_string());
+    let with = |overrides: &[&str]| check(&files, "case.yaml", overrides);
+    let gone = ["~grpo.val_period", "grpo.val_period=2"];
+    let known = with(&gone);
+    assert_eq!(known.settings.and_then(|s| s.int("grpo.val_period")).map(|n| n.value), Some(2));
+    let told = known.findings.iter().any(|d| d.code == "unknown-path" && !d.is_error());
+    assert!(told, "{}", shown(&known.findings));
+    finds(&with(&["grpo.max_num_stepz=5"]).findings, "unknown-path", &["max_num_steps"]);
+}
+
+#[test]
+fn c103_interpolations_that_lead_nowhere() {
+    let child = "policy:\n  tokenizer: {name: \"${policy.model_nam}\"}\n  a: \"${policy.b}\"\n  b: \"${policy.a}\"";
+    let found = findings("grpo.yaml", plain(), child);
+    finds(&found, "unresolved-interpolation", &["policy.model_nam", "policy.model_name"]);
+    finds(&found, "unresolved-interpolation", &["policy.a -> policy.b -> policy.a"]);
+}
+
 /// Numbers worked out by hand: 96 GPUs, tp 4 and pp 2 make dp 12, which no divisor of 2048 samples shares.
 #[test]
 fn an_update_that_no_rank_count_shares() {
