@@ -150,11 +150,13 @@ impl Reader<'_> {
         if !cluster.device.gpu || cluster.per_node == 0 {
             return Cluster::default();
         }
-        let nodes = whole(cluster.ranks / cluster.per_node);
+        // A pool may be part of a node.
+        let per_node = cluster.per_node.min(cluster.ranks).max(1);
+        let nodes = whole(cluster.ranks.div_ceil(per_node));
         let span = Some(cluster.span);
         Cluster {
             nodes: Some(self.places.fact("nodes", nodes, span)),
-            gpus_per_node: Some(self.places.fact("GPUs of a node", whole(cluster.per_node), span)),
+            gpus_per_node: Some(self.places.fact("GPUs of a node", whole(per_node), span)),
             ..Cluster::default()
         }
     }

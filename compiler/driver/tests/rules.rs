@@ -58,6 +58,21 @@ fn a_good_recipe_has_no_findings() {
 }
 
 #[test]
+fn a_pool_may_be_a_part_of_a_node() {
+    let pools =
+        "gpus   = clusters.h100(nodes: 1)\n  pool learn, speak = gpus split (rest, 4 ranks)";
+    let apart = [
+        ("gpus   = clusters.h100(nodes: 2)", pools),
+        ("mesh m = gpus axes", "mesh m = learn axes"),
+        (
+            "sampler = generator(policy)",
+            "mesh g = speak axes (rep: rest)\n  sampler = generator(policy, on: g)",
+        ),
+    ];
+    assert_eq!(codes(&apart), [""; 0], "{:#?}", findings(&apart).0);
+}
+
+#[test]
 fn one_sample_of_each_prompt_cannot_teach() {
     let (found, sources) = findings(&[("copies = 8 samples", "copies = 1 samples")]);
     assert_eq!(found.len(), 1, "{found:#?}");
