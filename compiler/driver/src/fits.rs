@@ -5,6 +5,7 @@
 
 use nrl_base::{Diagnostic, Severity, SourceMap};
 use nrl_ir::Mesh;
+use nrl_ir::program::Weights;
 use nrl_sim::{Device, Memory, Precision, Setup};
 
 use crate::{Compiled, Files, Options};
@@ -33,8 +34,11 @@ fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
         d.gpu.then(|| Device { name: d.name.clone(), memory: d.memory_bytes })
     };
     let device = |mesh: usize| known(mesh).or_else(|| otherwise.clone());
-    let precision = |model: usize| match c.facts.models.get(model) {
-        Some(facts) if facts.bf16 => Precision::Bf16,
+    let bf16 = |model: usize| c.facts.models.get(model).is_some_and(|facts| facts.bf16);
+    let precision = |model: usize| match c.program.models[model].weights {
+        // A frozen copy is stored as what it is a copy of.
+        Weights::Frozen { of, .. } if bf16(of) => Precision::Bf16,
+        _ if bf16(model) => Precision::Bf16,
         _ => Precision::F32,
     };
     let mut all = nrl_sim::memory(&Setup {

@@ -95,3 +95,37 @@ fn keys_and_values_of_a_token() {
     let generate = plans.iter().find(|p| p.name == "generate").expect("a generator");
     assert_eq!(nrl_sim::per_token(generate, 2.0), 327_680.0 / 8.0 / 4.0);
 }
+
+/// A frozen copy of a model in bf16 takes two bytes a weight, as the model does.
+#[test]
+fn a_frozen_copy_is_stored_like_its_model() {
+    let text = r#"use std.{clusters, data, models, plans, optim}
+
+recipe r {
+  run 10 steps
+  gpus   = clusters.h100(nodes: 1)
+  mesh m = gpus axes (fsdp: rest)
+  policy = models.load("model", dtype: bf16, context: 1024 tokens)
+  ref    = frozen(policy)
+  place policy, ref on m by plans.fsdp()
+  opt  = optim.adamw(lr: 1e-5)
+  rows = data.made(100 rows, i -> {prompt: "1+1=", answer: "2"})
+  step {
+    b    = rows.take(8 samples)
+    base = logprob(ref, b)
+    update policy by opt in 1 update, 1024 tokens/microbatch, minimising {
+      mean(-(logprob(policy, b) - base), over: tokens)
+    }
+  }
+}
+"#;
+    let files = BTreeMap::from([
+        ("r.nrl".to_string(), text.to_string()),
+        ("model/config.json".to_string(), config(32, 4096, 32, 14336)),
+    ]);
+    let (c, found) = check(&files, &mut SourceMap::new(), "r.nrl", &Options::default());
+    assert!(!found.iter().any(|d| d.is_error()), "{found:#?}");
+    let all = memory(&c.expect("compiles"));
+    let score = all.iter().find(|m| m.stage == "score by ref").expect("a score");
+    assert_eq!(term(score, "weights"), 2.0 * 8_030_261_248.0 / 8.0);
+}
