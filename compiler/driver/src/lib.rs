@@ -12,6 +12,7 @@ mod signal;
 mod typed;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nrl_base::{Diagnostic, Problems, SourceMap};
@@ -223,13 +224,17 @@ struct Pipeline<'o> {
 }
 
 impl Pipeline<'_> {
+    /// The plans of all graphs; none after the first that cannot be had.
     fn run(&mut self) -> Vec<Plan> {
         self.axes_exist();
         let mut plans = vec![];
-        for i in 0..self.lowered.program.graphs.len() {
-            let kind = self.lowered.kinds[i];
-            let graph = self.lowered.program.graphs[i].clone();
-            match self.graph(i, graph, kind) {
+        for (plan, one) in self.each() {
+            self.problems.extend(one.problems.as_slice().to_vec());
+            self.emitted.extend(one.emitted);
+            for (name, spent) in one.timings {
+                add_time(&mut self.timings, name, spent);
+            }
+            match plan {
                 Some(plan) => plans.push(plan),
                 None => return vec![],
             }
@@ -238,7 +243,108 @@ impl Pipeline<'_> {
         plans
     }
 
-    /// One graph through all phases.
+    /// Every graph through all phases, on all cores.
+    fn each(&self) -> Vec<(Option<Plan>, Told)> {
+        let number = self.lowered.program.graphs.len();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = vec![];
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(kind) = self.lowered.kinds.get(i).filter(|_| i < number) else { break };
+                let mut one =
+                    One { lowered: &self.lowered, options: self.options, told: Told::default() };
+                let plan = one.graph(i, self.lowered.program.graphs[i].clone(), *kind);
+                done.push((i, (plan, one.told)));
+            }
+            done
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(number);
+        let mut all = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..cores).map(|_| scope.spawn(work)).collect();
+            let mut all = work();
+            for other in others {
+                match other.join() {
+                    Ok(done) => all.extend(done),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            all
+        });
+        all.sort_by_key(|(i, _)| *i);
+        all.into_iter().map(|(_, one)| one).collect()
+    }
+    /// An axis in a rule of the user's own is one of some mesh; the library's may be of none.
+    fn axes_exist(&mut self) {
+        let meshes = self.lowered.program.meshes.iter().map(|(_, m)| m);
+        let views = self.lowered.facts.views.iter().flat_map(|v| &v.axes);
+        let known: BTreeSet<&str> =
+            meshes.flat_map(|m| &m.axes).chain(views).map(|a| a.name.as_str()).collect();
+        for rules in &self.lowered.rules {
+            let dims = rules
+                .dims
+                .iter()
+                .filter(|r| r.own)
+                .flat_map(|r| r.axes.iter().map(|a| (a, r.span)));
+            let paths = rules
+                .paths
+                .iter()
+                .flat_map(|p| p.dims.iter().flat_map(|(_, axes)| axes.iter().map(|a| (a, p.span))));
+            for (axis, span) in dims.chain(paths).filter(|(a, _)| !known.contains(a.as_str())) {
+                let shown: Vec<&str> = known.iter().copied().collect();
+                let help = nrl_base::did_you_mean(axis, shown.iter().copied())
+                    .unwrap_or_else(|| format!("axes of the meshes are {}", shown.join(", ")));
+                self.problems.push(
+                    Diagnostic::error("unknown-axis", format!("no mesh has an axis `{axis}`"))
+                        .label(span, "this rule")
+                        .help(help),
+                );
+            }
+        }
+    }
+
+    /// Storage layouts of the models, from any plan that reads their weights on their own mesh.
+    fn layouts(&mut self, plans: &[Plan]) {
+        for m in 0..self.lowered.program.models.len() {
+            let at = |want: fn(GraphKind) -> bool| {
+                self.lowered.kinds.iter().position(|k| model_of(*k) == Some(m) && want(*k))
+            };
+            let own = at(|k| matches!(k, GraphKind::Update { .. }))
+                .or_else(|| at(|k| matches!(k, GraphKind::Forward { .. })));
+            let found = own.or_else(|| at(|_| true));
+            if let Some(plan) = found.and_then(|i| plans.get(i)) {
+                self.lowered.program.models[m].layouts = plan.params.clone();
+            }
+        }
+        // A frozen copy is stored as what it copies.
+        for m in 0..self.lowered.program.models.len() {
+            if let Weights::Frozen { of, .. } = self.lowered.program.models[m].weights
+                && self.lowered.program.models[m].layouts.is_empty()
+            {
+                self.lowered.program.models[m].layouts =
+                    self.lowered.program.models[of].layouts.clone();
+            }
+        }
+    }
+}
+
+/// What one graph had to tell on its way.
+#[derive(Default)]
+struct Told {
+    problems: Problems,
+    timings: Vec<(&'static str, Duration)>,
+    emitted: Vec<String>,
+}
+
+/// One graph on its way through the phases.
+struct One<'a> {
+    lowered: &'a Lowered,
+    options: &'a Options,
+    told: Told,
+}
+
+impl One<'_> {
+    /// The graph through all phases.
     fn graph(&mut self, index: usize, graph: Graph, kind: GraphKind) -> Option<Plan> {
         self.after(Phase::Lower, &graph);
         let mut g = graph;
@@ -274,7 +380,7 @@ impl Pipeline<'_> {
                 for p in found {
                     let d =
                         rules::diagnostic(p, model.and_then(|m| me.lowered.places.get(m).copied()));
-                    me.problems.push(d);
+                    me.told.problems.push(d);
                 }
                 None
             }
@@ -331,7 +437,7 @@ impl Pipeline<'_> {
                 .map(|(_, d)| d.name.as_str())
                 .collect();
             let help = nrl_base::did_you_mean(&r.dim, known.iter().copied());
-            self.problems.push(
+            self.told.problems.push(
                 Diagnostic::error(
                     "rule-matches-nothing",
                     format!("this rule splits `{}`, which the model does not have", r.dim),
@@ -339,35 +445,6 @@ impl Pipeline<'_> {
                 .label(r.span, "matches nothing")
                 .help_opt(help),
             );
-        }
-    }
-
-    /// An axis in a rule of the user's own is one of some mesh; the library's may be of none.
-    fn axes_exist(&mut self) {
-        let meshes = self.lowered.program.meshes.iter().map(|(_, m)| m);
-        let views = self.lowered.facts.views.iter().flat_map(|v| &v.axes);
-        let known: BTreeSet<&str> =
-            meshes.flat_map(|m| &m.axes).chain(views).map(|a| a.name.as_str()).collect();
-        for rules in &self.lowered.rules {
-            let dims = rules
-                .dims
-                .iter()
-                .filter(|r| r.own)
-                .flat_map(|r| r.axes.iter().map(|a| (a, r.span)));
-            let paths = rules
-                .paths
-                .iter()
-                .flat_map(|p| p.dims.iter().flat_map(|(_, axes)| axes.iter().map(|a| (a, p.span))));
-            for (axis, span) in dims.chain(paths).filter(|(a, _)| !known.contains(a.as_str())) {
-                let shown: Vec<&str> = known.iter().copied().collect();
-                let help = nrl_base::did_you_mean(axis, shown.iter().copied())
-                    .unwrap_or_else(|| format!("axes of the meshes are {}", shown.join(", ")));
-                self.problems.push(
-                    Diagnostic::error("unknown-axis", format!("no mesh has an axis `{axis}`"))
-                        .label(span, "this rule")
-                        .help(help),
-                );
-            }
         }
     }
 
@@ -395,42 +472,15 @@ impl Pipeline<'_> {
             wrong.push(d.label(r.span, "matches nothing").help_opt(help));
         }
         let all_matched = wrong.is_empty();
-        self.problems.extend(wrong);
+        self.told.problems.extend(wrong);
         all_matched.then_some(())
-    }
-
-    /// Storage layouts of the models, from any plan that reads their weights on their own mesh.
-    fn layouts(&mut self, plans: &[Plan]) {
-        for m in 0..self.lowered.program.models.len() {
-            let at = |want: fn(GraphKind) -> bool| {
-                self.lowered.kinds.iter().position(|k| model_of(*k) == Some(m) && want(*k))
-            };
-            let own = at(|k| matches!(k, GraphKind::Update { .. }))
-                .or_else(|| at(|k| matches!(k, GraphKind::Forward { .. })));
-            let found = own.or_else(|| at(|_| true));
-            if let Some(plan) = found.and_then(|i| plans.get(i)) {
-                self.lowered.program.models[m].layouts = plan.params.clone();
-            }
-        }
-        // A frozen copy is stored as what it copies.
-        for m in 0..self.lowered.program.models.len() {
-            if let Weights::Frozen { of, .. } = self.lowered.program.models[m].weights
-                && self.lowered.program.models[m].layouts.is_empty()
-            {
-                self.lowered.program.models[m].layouts =
-                    self.lowered.program.models[of].layouts.clone();
-            }
-        }
     }
 
     fn timed<T>(&mut self, phase: Phase, f: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let start = Instant::now();
         let result = f(self);
         let spent = start.elapsed();
-        match self.timings.iter_mut().find(|(n, _)| *n == phase.name()) {
-            Some((_, t)) => *t += spent,
-            None => self.timings.push((phase.name(), spent)),
-        }
+        add_time(&mut self.told.timings, phase.name(), spent);
         result
     }
 
@@ -438,7 +488,7 @@ impl Pipeline<'_> {
         match r {
             Ok(t) => Some(t),
             Err(p) => {
-                self.problems.push(rules::diagnostic(p, None));
+                self.told.problems.push(rules::diagnostic(p, None));
                 None
             }
         }
@@ -447,8 +497,15 @@ impl Pipeline<'_> {
     /// Verifies, and keeps the text if this is the phase asked for.
     fn after(&mut self, phase: Phase, g: &Graph) {
         if self.options.emit == Some(phase) {
-            self.emitted.push(emit::graph(g));
+            self.told.emitted.push(emit::graph(g));
         }
+    }
+}
+
+fn add_time(timings: &mut Vec<(&'static str, Duration)>, name: &'static str, spent: Duration) {
+    match timings.iter_mut().find(|(n, _)| *n == name) {
+        Some((_, t)) => *t += spent,
+        None => timings.push((name, spent)),
     }
 }
 
