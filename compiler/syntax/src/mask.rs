@@ -552,6 +552,8 @@ fn docs(text: &str, tokens: &[Token]) -> HashMap<usize, String> {
                     _ => lines.clear(),
                 }
             }
+            // A semicolon that begins a line says nothing, is not printed, and parts what is around it.
+            _ if own_line && token.text(text) == ";" => lines.clear(),
             _ => {
                 if !lines.is_empty() {
                     docs.insert(token.start, lines.join("\n"));

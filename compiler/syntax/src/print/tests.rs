@@ -279,3 +279,14 @@ proptest! {
         }
     }
 }
+
+/// A semicolon that begins a line is dropped, and the words above what follows stay its words.
+#[test]
+fn words_beside_idle_semicolons_stay_where_they_are() {
+    let body = "fn f(x: float) -> float = x\n";
+    for start in [";## d\n", ";;## d\n", "## d\n;\n", "; ## d\n", "## d\n;", "## d\n;\n## e\n"] {
+        let text = format!("{start}{body}");
+        let printed = format(&text).expect("it is formatted");
+        assert_eq!(tree(&text), tree(&printed), "{text:?} became {printed:?}");
+    }
+}
