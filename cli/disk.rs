@@ -9,7 +9,7 @@ impl Files for Disk {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
         let path = std::path::Path::new(path);
         if path.is_dir() {
-            return Err("it is a directory".into());
+            return Err("it is a directory; name files of it".into());
         }
         std::fs::read(path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => "there is no such file".into(),

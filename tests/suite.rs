@@ -8,6 +8,7 @@ mod editors;
 mod laws;
 mod lsp;
 mod nemo;
+mod readme;
 mod reference;
 mod starting;
 mod support;

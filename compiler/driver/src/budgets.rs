@@ -7,7 +7,7 @@ use nrl_base::{Diagnostic, Severity};
 use nrl_lower::{Budget, Limit, Measure};
 use nrl_sim::Memory;
 
-use crate::{Compiled, fits};
+use crate::{Compiled, fits, rules};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -69,8 +69,11 @@ fn decided(b: &Budget, stages: &[Memory]) -> Result<Option<Diagnostic>, &'static
     );
     let terms: Vec<String> =
         m.terms.iter().map(|t| format!("{} {} ({})", t.name, size(t.bytes), t.how)).collect();
-    let d = Diagnostic::new("requirement-fails", b.severity, text).label(b.span, "this budget");
-    Ok(Some(d.note(terms.join(" + ")).note(format!("line {}: the stage", m.line))))
+    let mut d = Diagnostic::new("requirement-fails", b.severity, text).label(b.span, "this budget");
+    if let Some(span) = rules::place_of(m.origin) {
+        d = d.label(span, "the stage");
+    }
+    Ok(Some(d.note(terms.join(" + "))))
 }
 
 /// `3.1 MiB`, `86.5 GiB`.

@@ -8,7 +8,7 @@ use nrl_ir::Mesh;
 use nrl_ir::program::Weights;
 use nrl_sim::{Device, Memory, Precision, Setup};
 
-use crate::{Compiled, Files, Options};
+use crate::{Compiled, Files, Options, rules};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -78,9 +78,21 @@ pub fn not_counted(c: &Compiled) -> Vec<String> {
 }
 
 /// About stages that do not fit: an error where weights, gradients and optimizer state alone do not,
-/// a warning where activations, which an engine may compute again, make the difference.
-pub(crate) fn findings(c: &Compiled) -> Vec<Diagnostic> {
-    memory(c).iter().filter(|m| m.margin() < 0.0).map(|m| does_not_fit(c, m)).collect()
+/// a warning where activations, which an engine may compute again, make the difference. With the
+/// nearest layout that does.
+pub(crate) fn findings(
+    c: &Compiled,
+    files: &dyn Files,
+    path: &str,
+    options: &Options,
+) -> Vec<Diagnostic> {
+    let full: Vec<Memory> = memory(c).into_iter().filter(|m| m.margin() < 0.0).collect();
+    if full.is_empty() {
+        return vec![];
+    }
+    let own = Options { recipe: Some(c.program.name.clone()), ..options.clone() };
+    let help = help(&tensor_axes(c), files, path, &own);
+    full.iter().map(|m| does_not_fit(c, m).help(help.clone())).collect()
 }
 
 fn does_not_fit(c: &Compiled, m: &Memory) -> Diagnostic {
@@ -105,7 +117,10 @@ fn does_not_fit(c: &Compiled, m: &Memory) -> Diagnostic {
         let span = c.facts.clusters[cluster].span;
         d = d.label(span, format!("{device} has {capacity:.1} GiB"));
     }
-    d.note(terms.join(" + ")).note(format!("line {}: the stage", m.line))
+    if let Some(span) = rules::place_of(m.origin) {
+        d = d.label(span, "asked for here");
+    }
+    d.note(terms.join(" + "))
 }
 
 /// `dp 4, tp 2`.
@@ -115,7 +130,7 @@ fn axes(mesh: &Mesh) -> String {
 }
 
 /// Name, size of `tp` and largest useful size of it, of each mesh on devices that has such an axis.
-pub(crate) fn tensor_axes(c: &Compiled) -> Vec<(String, usize, usize)> {
+fn tensor_axes(c: &Compiled) -> Vec<(String, usize, usize)> {
     let meshes = c.program.meshes.iter().zip(&c.facts.meshes);
     meshes
         .filter(|((_, mesh), _)| mesh.axes.iter().any(|a| a.name == "tp"))
@@ -127,40 +142,27 @@ pub(crate) fn tensor_axes(c: &Compiled) -> Vec<(String, usize, usize)> {
         .collect()
 }
 
-/// Says for a recipe whose stages do not fit which larger tensor parallel size does.
-pub(crate) fn help(
-    found: &mut [Diagnostic],
-    names: &[(String, usize, usize)],
+/// Which larger tensor parallel size fits, or what else may help.
+fn help(
+    meshes: &[(String, usize, usize)],
     files: &dyn Files,
     path: &str,
     options: &Options,
-) {
-    if !found.iter().any(|d| d.code == "does-not-fit") {
-        return;
-    }
-    for (mesh, tp, most) in names {
+) -> String {
+    for (mesh, tp, most) in meshes {
         let sizes = std::iter::successors(Some(tp * 2), |n| Some(n * 2)).take_while(|n| n <= most);
         for size in sizes {
             let mut sets = options.sets.clone();
             sets.push(format!("{mesh}.tp={size}"));
             let tried = Options { sets, ..options.clone() };
-            let (compiled, others) = crate::compile(files, &mut SourceMap::new(), path, &tried);
-            let (Some(c), false) = (compiled, others.iter().any(Diagnostic::is_error)) else {
-                continue;
-            };
-            let most = memory(&c).iter().map(Memory::sum).fold(0.0, f64::max) / GIB;
-            let text = format!("`tp: {size}` on `{mesh}` fits, with {most:.1} GiB at most");
-            found
-                .iter_mut()
-                .filter(|d| d.code == "does-not-fit" && d.help.is_none())
-                .for_each(|d| d.help = Some(text.clone()));
-            return;
+            let (compiled, _) = crate::compile(files, &mut SourceMap::new(), path, &tried);
+            let Some(all) = compiled.map(|c| memory(&c)) else { continue };
+            if all.iter().all(|m| m.margin() >= 0.0) {
+                let most = all.iter().map(Memory::sum).fold(0.0, f64::max) / GIB;
+                return format!("`tp: {size}` on `{mesh}` fits, with {most:.1} GiB at most");
+            }
         }
     }
-    let text =
-        "fewer tokens per micro-batch, `recompute`, a larger axis that cuts weights, or more nodes";
-    found
-        .iter_mut()
-        .filter(|d| d.code == "does-not-fit" && d.help.is_none())
-        .for_each(|d| d.help = Some(text.into()));
+    "fewer tokens per micro-batch, `plans.recomputed()`, a larger axis that cuts weights, or more nodes"
+        .into()
 }

@@ -76,6 +76,16 @@ pub struct Options {
     pub emit: Option<Phase>,
 }
 
+impl Options {
+    fn lowering(&self) -> nrl_lower::Options {
+        nrl_lower::Options {
+            sets: self.sets.clone(),
+            ranks: self.ranks,
+            recipe: self.recipe.clone(),
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options { sets: vec![], ranks: None, recipe: None, fuse: true, emit: None }
@@ -96,8 +106,6 @@ pub struct Compiled {
     pub facts: Facts,
     /// What checks and cannot run yet: an error each. A run must show the first and stop.
     pub not_yet: Vec<Diagnostic>,
-    /// Stages that need more memory than the devices have: an error each. A plan shows them.
-    pub does_not_fit: Vec<Diagnostic>,
     /// Per model: whether some of its activations are computed again.
     pub selective: Vec<bool>,
 }
@@ -110,13 +118,8 @@ pub fn compile(
     options: &Options,
 ) -> (Option<Compiled>, Vec<Diagnostic>) {
     let start = Instant::now();
-    let lower = nrl_lower::Options {
-        sets: options.sets.clone(),
-        ranks: options.ranks,
-        recipe: options.recipe.clone(),
-    };
-    let (lowered, problems) = nrl_lower::lower(files, sources, path, &lower);
-    finish(lowered, problems, start.elapsed(), options, sources)
+    let (lowered, problems) = nrl_lower::lower(files, sources, path, &options.lowering());
+    finish(lowered, problems, start.elapsed(), options)
 }
 
 /// Compiles every recipe in `path`. The result is that of [`compile`], the findings are of all.
@@ -127,27 +130,16 @@ pub fn check(
     options: &Options,
 ) -> (Option<Compiled>, Vec<Diagnostic>) {
     let start = Instant::now();
-    let lower = nrl_lower::Options {
-        sets: options.sets.clone(),
-        ranks: options.ranks,
-        recipe: options.recipe.clone(),
-    };
-    let (every, mut problems) = nrl_lower::lower_every(files, sources, path, &lower);
+    let (every, mut problems) = nrl_lower::lower_every(files, sources, path, &options.lowering());
     let lowering = start.elapsed();
     if problems.has_errors() {
         return (None, problems.into_sorted());
     }
     let mut first = None;
     for (i, lowered) in every.into_iter().enumerate() {
-        let (mut compiled, found) = finish(lowered, Problems::new(), lowering, options, sources);
+        let (compiled, found) = finish(lowered, Problems::new(), lowering, options);
         problems.extend(found);
-        if let Some(c) = &mut compiled {
-            let mut full = std::mem::take(&mut c.does_not_fit);
-            let meshes = fits::tensor_axes(c);
-            let own = Options { recipe: Some(c.program.name.clone()), ..options.clone() };
-            fits::help(&mut full, &meshes, files, path, &own);
-            problems.extend(full);
-        }
+        problems.extend(compiled.iter().flat_map(|c| fits::findings(c, files, path, options)));
         if i == 0 {
             first = compiled;
         }
@@ -166,7 +158,7 @@ pub fn compile_model(
 ) -> (Option<Compiled>, Vec<Diagnostic>) {
     let start = Instant::now();
     let (lowered, problems) = nrl_lower::lower_model(files, sources, dir, context, sampling);
-    finish(lowered, problems, start.elapsed(), &Options::default(), sources)
+    finish(lowered, problems, start.elapsed(), &Options::default())
 }
 
 fn finish(
@@ -174,7 +166,6 @@ fn finish(
     mut problems: Problems,
     lowering: Duration,
     options: &Options,
-    sources: &SourceMap,
 ) -> (Option<Compiled>, Vec<Diagnostic>) {
     if problems.has_errors() {
         return (None, problems.into_sorted());
@@ -192,22 +183,19 @@ fn finish(
     let selective =
         |r: &nrl_lower::PlanRules| r.recompute.as_ref().is_some_and(|(m, _)| m == "selective");
     let selective = pipeline.lowered.rules.iter().map(selective).collect();
-    let mut compiled = Compiled {
+    let compiled = Compiled {
         program: pipeline.lowered.program,
         plans,
         emitted: pipeline.emitted,
         timings: pipeline.timings,
         facts: pipeline.lowered.facts,
         not_yet: pipeline.lowered.not_yet,
-        does_not_fit: vec![],
         selective,
     };
     if !failed {
-        compiled.does_not_fit = fits::findings(&compiled);
         problems.extend(budgets::findings(&compiled, &pipeline.lowered.budgets));
-        let places = typed::Places::of(&compiled, sources);
-        problems.extend(signal::findings(&compiled, &places));
-        let recipes = typed::recipes(&compiled, &places);
+        problems.extend(signal::findings(&compiled));
+        let recipes = typed::recipes(&compiled);
         let found = recipes.iter().flat_map(nrl_rules::check);
         problems.extend(found.map(|finding| finding.diagnostic));
     }

@@ -37,6 +37,11 @@ pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
     Rules { dims: dims.collect(), paths: plan.paths.iter().flat_map(path).collect(), batch, state }
 }
 
+/// The place of a node or of a stage.
+pub fn place_of(origin: Option<(u32, u32, u32)>) -> Option<Span> {
+    origin.map(|(source, start, end)| Span::new(SourceId(source), start as usize, end as usize))
+}
+
 /// A pass's problem at its place, or where the model was placed.
 pub fn diagnostic(p: Problem, place: Option<Span>) -> Diagnostic {
     let mut d = Diagnostic::error(p.code, p.text);
@@ -48,8 +53,8 @@ pub fn diagnostic(p: Problem, place: Option<Span>) -> Diagnostic {
             }),
         );
     }
-    if let Some((source, start, end)) = p.origin {
-        d = d.label(Span::new(SourceId(source), start as usize, end as usize), "computed here");
+    if let Some(span) = place_of(p.origin) {
+        d = d.label(span, "computed here");
     }
     if p.code == "internal" {
         d = d.note("this is a bug in the compiler; please report it with the recipe");

@@ -11,28 +11,22 @@ use nrl_interp::{Bindings, Rank, Tensor, run_one};
 use nrl_ir::program::{Binding, Phase, Stage};
 use nrl_ir::{DType, DimId, Graph};
 
-use crate::Compiled;
-use crate::typed::Places;
+use crate::{Compiled, rules};
 
 /// Prompts that are tried.
 const PROMPTS: usize = 2;
 
 /// An error per update that can never learn from its rewards.
-pub(crate) fn findings(c: &Compiled, places: &Places<'_>) -> Vec<Diagnostic> {
+pub(crate) fn findings(c: &Compiled) -> Vec<Diagnostic> {
     let of_phase = |phase: &Phase| {
         let step = &phase.step;
         let updates = step.iter().filter(|b| matches!(b.stage, Stage::Update { .. }));
-        updates.filter_map(|update| zero(c, step, update, places)).collect::<Vec<_>>()
+        updates.filter_map(|update| zero(c, step, update)).collect::<Vec<_>>()
     };
     c.program.phases.iter().flat_map(of_phase).collect()
 }
 
-fn zero(
-    c: &Compiled,
-    step: &[Binding],
-    update: &Binding,
-    places: &Places<'_>,
-) -> Option<Diagnostic> {
+fn zero(c: &Compiled, step: &[Binding], update: &Binding) -> Option<Diagnostic> {
     let Stage::Update { inputs, .. } = &update.stage else { return None };
     let (sampled, copies) = step.iter().find_map(|b| match b.stage {
         Stage::Generate { copies, .. } => Some((b, copies)),
@@ -55,11 +49,11 @@ fn zero(
                 format!("`{}` is 0 for every sample, whatever the rewards are", from.name)
             };
             let d = Diagnostic::error("no-learning-signal", text);
-            let d = match places.line(sampled.line) {
+            let d = match rules::place_of(sampled.origin) {
                 Some(span) => d.label(span, format!("{copies} samples of each prompt")),
                 None => d,
             };
-            let d = match places.line(from.line) {
+            let d = match rules::place_of(from.origin) {
                 Some(span) => d.label(span, "these are always 0"),
                 None => d,
             };

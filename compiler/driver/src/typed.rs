@@ -1,63 +1,36 @@
 //! A compiled program as the rules of recipes see it.
 //!
-//! In: a program, its machines, and the sources for places. Out: a typed recipe per phase: what a
+//! In: a program and its machines. Out: a typed recipe per phase: what a
 //! NeMo RL recipe states in settings, this one states in lines. What the language has already
 //! proved (heads, axes, batches) is not stated again.
 
-use nrl_base::{SourceId, SourceMap, Span};
+use nrl_base::Span;
 use nrl_facts::ModelFacts;
-use nrl_ir::program::{Phase, Program, Stage, TooLong};
+use nrl_ir::program::{Binding, Phase, Program, Stage, TooLong};
 use nrl_rules::recipe::{Algorithm, Batch, Cluster, Fact, Generation, Mesh, Recipe, Role, Worker};
 use nrl_rules::{Origin, SetBy};
 
-use crate::Compiled;
+use crate::{Compiled, rules};
 
-/// Where lines of the recipe are.
-pub(crate) struct Places<'s> {
-    sources: &'s SourceMap,
-    source: Option<SourceId>,
-}
-
-impl<'s> Places<'s> {
-    /// Places in the file that the meshes of the program stand in.
-    pub fn of(c: &Compiled, sources: &'s SourceMap) -> Places<'s> {
-        let source = c.facts.meshes.first().map(|m| m.span.source);
-        Places { sources, source }
-    }
-
-    /// The text of a line, counted from one.
-    pub fn line(&self, line: u32) -> Option<Span> {
-        let source = self.source?;
-        let text = self.sources.get(source)?.text();
-        let lines = text.split_inclusive('\n');
-        let start: usize = lines.take(line.checked_sub(1)? as usize).map(str::len).sum();
-        let rest = text.get(start..)?.lines().next()?;
-        let indent = rest.len() - rest.trim_start().len();
-        let end = start + rest.split(" #").next()?.trim_end().len();
-        (end > start + indent).then(|| Span::new(source, start + indent, end))
-    }
-
-    fn fact<T>(&self, name: impl Into<String>, value: T, span: Option<Span>) -> Fact<T> {
-        match span {
-            Some(at) => {
-                let origin = Origin { by: SetBy::File, key: at, value: at, source: None };
-                Fact::set(name, value, origin)
-            }
-            None => Fact::default(name, value),
+fn fact<T>(name: impl Into<String>, value: T, span: Option<Span>) -> Fact<T> {
+    match span {
+        Some(at) => {
+            let origin = Origin { by: SetBy::File, key: at, value: at, source: None };
+            Fact::set(name, value, origin)
         }
+        None => Fact::default(name, value),
     }
 }
 
 /// A typed recipe for each phase that updates a model.
-pub(crate) fn recipes(c: &Compiled, places: &Places<'_>) -> Vec<Recipe> {
-    let reader = Reader { c, p: &c.program, places };
+pub(crate) fn recipes(c: &Compiled) -> Vec<Recipe> {
+    let reader = Reader { c, p: &c.program };
     c.program.phases.iter().filter_map(|phase| reader.phase(phase)).collect()
 }
 
 struct Reader<'a> {
     c: &'a Compiled,
     p: &'a Program,
-    places: &'a Places<'a>,
 }
 
 fn whole(n: usize) -> i64 {
@@ -71,7 +44,7 @@ impl Reader<'_> {
             _ => None,
         })?;
         let mut recipe = Recipe { cluster: self.cluster(model), ..Recipe::default() };
-        let at = |line: u32| self.places.line(line);
+        let at = |b: &Binding| rules::place_of(b.origin);
         let sampled = phase.step.iter().find_map(|b| match &b.stage {
             Stage::Generate { generator, copies, max_new, sampling } => {
                 Some((b, *generator, *copies, *max_new, sampling.clone()))
@@ -83,22 +56,22 @@ impl Reader<'_> {
             _ => None,
         });
         let kind = if sampled.is_some() { Algorithm::Grpo } else { Algorithm::Sft };
-        recipe.algorithm = Some(self.places.fact("the algorithm", kind, at(update.line)));
+        recipe.algorithm = Some(fact("the algorithm", kind, at(update)));
         let (name, mut worker) = (&self.p.models[model].name, self.worker(model));
         let mut prompt = None;
         if let Some((b, data, count)) = taken {
             let data = &self.p.data[data];
             prompt = data.at_most.filter(|(_, how)| *how != TooLong::Error).map(|(n, _)| whole(n));
-            let prompts = self.places.fact("prompts of a step", whole(count), at(b.line));
-            let group = sampled.as_ref().map(|(b, _, copies, ..)| {
-                self.places.fact("samples of each prompt", whole(*copies), at(b.line))
-            });
+            let prompts = fact("prompts of a step", whole(count), at(b));
+            let group = sampled
+                .as_ref()
+                .map(|(b, _, copies, ..)| fact("samples of each prompt", whole(*copies), at(b)));
             let samples = whole(count * group.as_ref().map_or(1, |g| g.value as usize));
             let how = format!("{samples} samples of a step in {updates} updates");
             let each = samples / whole(updates.max(1));
             worker.global_batch =
                 Some(Fact::derived("samples of an update", each, how, &[&prompts]));
-            let max_prompt = prompt.map(|n| self.places.fact("longest prompt", n, at(b.line)));
+            let max_prompt = prompt.map(|n| fact("longest prompt", n, at(b)));
             recipe.batch = Batch { prompts: Some(prompts), group, max_prompt, ..Batch::default() };
         }
         let context = whole(self.p.models[model].context);
@@ -107,8 +80,8 @@ impl Reader<'_> {
             _ => context,
         };
         let named = format!("longest sequence of `{name}`");
-        worker.max_length = Some(self.places.fact(named, longest, self.model_span(model)));
-        let budget = self.places.fact("tokens of a micro-batch", whole(tokens), at(update.line));
+        worker.max_length = Some(fact(named, longest, self.model_span(model)));
+        let budget = fact("tokens of a micro-batch", whole(tokens), at(update));
         worker.train_tokens = Some(budget);
         worker.packing = Some(Fact::default("packing", true));
         recipe.workers.push(worker);
@@ -119,18 +92,10 @@ impl Reader<'_> {
             let tp = mesh.size("rtp").max(mesh.size("tp"));
             Generation {
                 path: g.name.clone(),
-                gpus: Some(self.places.fact(
-                    format!("ranks of `{mesh_name}`"),
-                    whole(mesh.ranks()),
-                    span,
-                )),
-                tp: Some(self.places.fact(format!("tp of `{mesh_name}`"), whole(tp), span)),
-                max_new: max_new.map(|n| self.places.fact("longest answer", whole(n), at(b.line))),
-                temperature: Some(self.places.fact(
-                    "temperature",
-                    sampling.temperature,
-                    at(b.line),
-                )),
+                gpus: Some(fact(format!("ranks of `{mesh_name}`"), whole(mesh.ranks()), span)),
+                tp: Some(fact(format!("tp of `{mesh_name}`"), whole(tp), span)),
+                max_new: max_new.map(|n| fact("longest answer", whole(n), at(b))),
+                temperature: Some(fact("temperature", sampling.temperature, at(b))),
                 ..Generation::default()
             }
         });
@@ -155,8 +120,8 @@ impl Reader<'_> {
         let nodes = whole(cluster.ranks.div_ceil(per_node));
         let span = Some(cluster.span);
         Cluster {
-            nodes: Some(self.places.fact("nodes", nodes, span)),
-            gpus_per_node: Some(self.places.fact("GPUs of a node", whole(per_node), span)),
+            nodes: Some(fact("nodes", nodes, span)),
+            gpus_per_node: Some(fact("GPUs of a node", whole(per_node), span)),
             ..Cluster::default()
         }
     }
@@ -168,11 +133,11 @@ impl Reader<'_> {
         let axis = |name: &str| {
             let there = mesh.axes.iter().any(|a| a.name == name);
             let what = format!("{name} of `{mesh_name}`");
-            there.then(|| self.places.fact(what, whole(mesh.size(name)), span))
+            there.then(|| fact(what, whole(mesh.size(name)), span))
         };
         let mut worker = Worker::new(Role::Policy, m.name.clone());
         let what = format!("ranks of `{mesh_name}`");
-        worker.gpus = Some(self.places.fact(what, whole(mesh.ranks()), span));
+        worker.gpus = Some(fact(what, whole(mesh.ranks()), span));
         worker.mesh = Mesh {
             tp: axis("tp"),
             cp: axis("cp"),

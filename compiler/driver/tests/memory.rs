@@ -13,7 +13,18 @@ fn compiled(
     plan: &str,
     tokens: usize,
 ) -> (Option<Compiled>, Vec<String>) {
-    let recipe = format!(
+    let files = BTreeMap::from([
+        ("r.nrl".to_string(), recipe(axes, plan, tokens)),
+        ("model/config.json".to_string(), config.to_string()),
+    ]);
+    let (c, found) = check(&files, &mut SourceMap::new(), "r.nrl", &Options::default());
+    let errors = found.iter().filter(|d| d.is_error());
+    (c, errors.map(|d| format!("{}: {}", d.code, d.message)).collect())
+}
+
+/// A recipe for `model` on one node of H100.
+fn recipe(axes: &str, plan: &str, tokens: usize) -> String {
+    format!(
         r#"use std.{{clusters, data, models, plans, optim}}
 
 recipe r {{
@@ -34,14 +45,7 @@ recipe r {{
   }}
 }}
 "#
-    );
-    let files = BTreeMap::from([
-        ("r.nrl".to_string(), recipe),
-        ("model/config.json".to_string(), config.to_string()),
-    ]);
-    let (c, found) = check(&files, &mut SourceMap::new(), "r.nrl", &Options::default());
-    let errors = found.iter().filter(|d| d.is_error());
-    (c, errors.map(|d| format!("{}: {}", d.code, d.message)).collect())
+    )
 }
 
 fn config(layers: usize, hidden: usize, heads: usize, ffn: usize) -> String {
@@ -128,4 +132,28 @@ recipe r {
     let all = memory(&c.expect("compiles"));
     let score = all.iter().find(|m| m.stage == "score by ref").expect("a score");
     assert_eq!(term(score, "weights"), 2.0 * 8_030_261_248.0 / 8.0);
+}
+
+/// What the help names fits, and nothing smaller does.
+#[test]
+fn the_help_names_the_smallest_size_that_fits() {
+    let plan = "plans.ddp() * plans.tensor_parallel()";
+    let sixteen = config(32, 5120, 40, 22528);
+    let text = recipe("dp: rest, tp: 1", plan, 1024);
+    let files =
+        BTreeMap::from([("r.nrl".to_string(), text), ("model/config.json".to_string(), sixteen)]);
+    let with = |sets: &[String]| {
+        let options = Options { sets: sets.to_vec(), ..Options::default() };
+        let found = check(&files, &mut SourceMap::new(), "r.nrl", &options).1;
+        found.into_iter().find(|d| d.code == "does-not-fit")
+    };
+    let help = with(&[]).and_then(|d| d.help).expect("a help");
+    let size: usize = help
+        .strip_prefix("`tp: ")
+        .and_then(|rest| rest.split('`').next())
+        .and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("{help}"));
+    assert!(size > 2, "{help}");
+    assert!(with(&[format!("m.tp={size}")]).is_none(), "{help}");
+    assert!(with(&[format!("m.tp={}", size / 2)]).is_some(), "{help}");
 }

@@ -82,7 +82,7 @@ fn one_sample_of_each_prompt_cannot_teach() {
         "every advantage is 0: with 1 sample/prompt the baseline is the sample's own reward"
     );
     let at = sources.text(found[0].labels[0].span);
-    assert!(at.starts_with("s   = sampler.generate("), "{at}");
+    assert!(at.starts_with("sampler.generate("), "{at}");
 }
 
 #[test]
@@ -128,4 +128,22 @@ fn the_examples_have_no_findings() {
     }
     assert!(bad.is_empty(), "{}", bad.join("\n"));
     assert!(tried >= 8, "{tried} examples");
+}
+
+/// A line of a parent in another file is shown there.
+#[test]
+fn findings_about_an_inherited_step_are_in_its_file() {
+    let child =
+        "use \"base.nrl\".{r}\n\nrecipe child extends r {\n  set copies = 1 samples/prompt\n}\n";
+    let files = BTreeMap::from([
+        ("base.nrl".to_string(), RECIPE.to_string()),
+        ("child.nrl".to_string(), child.to_string()),
+    ]);
+    let mut sources = SourceMap::new();
+    let found = check(&files, &mut sources, "child.nrl", &Options::default()).1;
+    let zero = found.iter().find(|d| d.code == "no-learning-signal");
+    let zero = zero.unwrap_or_else(|| panic!("{found:#?}"));
+    let place = sources.place(zero.labels[0].span);
+    assert!(place.starts_with("base.nrl:"), "{place}");
+    assert!(sources.text(zero.labels[0].span).starts_with("sampler.generate"), "{place}");
 }

@@ -1,10 +1,13 @@
 //! What a runtime executes: one program per rank class, for one target.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Cost;
-use crate::graph::{Graph, ParamId, ValueId};
+use crate::graph::{Block, Graph, ParamId, ValueId};
 use crate::mesh::Mesh;
+use crate::op::Op;
 
 /// How a parameter is stored on a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,4 +59,45 @@ pub struct Plan {
     pub cost: Cost,
     /// Largest sum of live intermediate bytes at the bounds.
     pub peak_bytes: f64,
+}
+
+/// Largest sum of live intermediate bytes of a run, when value `v` takes `bytes(v)`; `frees` is
+/// [`RankClass::frees`]. Weights that are read in place count nothing, gathered ones count while
+/// they are needed.
+pub fn peak(graph: &Graph, frees: &[Vec<ValueId>], bytes: &dyn Fn(&Graph, ValueId) -> f64) -> f64 {
+    let mut walk = Live { graph, frees: frees.iter(), bytes, peak: 0.0 };
+    walk.block(&graph.body, 0.0);
+    walk.peak
+}
+
+struct Live<'a> {
+    graph: &'a Graph,
+    /// Of the nodes still to come, in walk order.
+    frees: std::slice::Iter<'a, Vec<ValueId>>,
+    bytes: &'a dyn Fn(&Graph, ValueId) -> f64,
+    peak: f64,
+}
+
+impl Live<'_> {
+    fn sum<'v>(&self, values: impl IntoIterator<Item = &'v ValueId>) -> f64 {
+        values.into_iter().map(|v| (self.bytes)(self.graph, *v)).sum()
+    }
+
+    fn block(&mut self, block: &Block, outside: f64) {
+        let mut now = outside + self.sum(&block.params);
+        let mut in_place: BTreeSet<ValueId> = BTreeSet::new();
+        for node in &block.nodes {
+            let frees = self.frees.next().map(Vec::as_slice).unwrap_or_default();
+            if matches!(node.op, Op::Use { .. }) {
+                in_place.extend(&node.outs);
+            } else {
+                now += self.sum(&node.outs);
+            }
+            self.peak = self.peak.max(now);
+            if let Op::Scan { scan } = &node.op {
+                self.block(&scan.body, now);
+            }
+            now -= self.sum(frees.iter().filter(|v| !in_place.contains(v)));
+        }
+    }
 }

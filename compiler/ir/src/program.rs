@@ -246,8 +246,10 @@ pub struct Binding {
     pub args: Vec<BindingId>,
     /// First step of the phase that runs it, counted from 1; 0 for all.
     pub from: usize,
-    /// Line in the recipe, for messages.
+    /// Line in the recipe: a run has no sources to find it in.
     pub line: u32,
+    /// Where it is written, as a node's.
+    pub origin: Option<(u32, u32, u32)>,
 }
 
 /// One stage of a step.

@@ -287,11 +287,6 @@ impl<'a, 's> Elab<'a, 's> {
         self.modes.last().unwrap_or(&Mode::Config)
     }
 
-    /// Line of a span, counted from 1.
-    pub fn line(&self, span: Span) -> u32 {
-        self.sources.get(span.source).map_or(0, |s| s.position(span.start as usize).line as u32)
-    }
-
     /// Appends a stage to the step being built.
     pub fn stage(
         &mut self,
@@ -303,7 +298,10 @@ impl<'a, 's> Elab<'a, 's> {
         let name =
             if name.is_empty() { format!("%{}", self.stages.len()) } else { name.to_string() };
         let from = self.from_step;
-        self.stages.push(Binding { name, stage, args, from, line: self.line(span) });
+        let origin = Some((span.source.0, span.start, span.end));
+        let line = self.sources.get(span.source);
+        let line = line.map_or(0, |s| s.position(span.start as usize).line as u32);
+        self.stages.push(Binding { name, stage, args, from, line, origin });
         self.stages.len() - 1
     }
 

@@ -1,13 +1,12 @@
 //! Steps: lines that become stages, updates and the batches they share, checkpoints.
 
-use nrl_base::{Diagnostic, Span};
+use nrl_base::{Diagnostic, SourceId, Span};
 use nrl_ir::program::Stage;
 use nrl_ir::{DimId, ValueId};
 use nrl_syntax::ast::{self, StmtKind};
 
 use crate::builder::Builder;
 use crate::elab::{El, Elab, GraphKind, Mode, Stop};
-use crate::modules::ModuleId;
 use crate::units::Unit;
 use crate::value::{Env, StepShape, StepTensor, Val, Validity};
 
@@ -484,14 +483,16 @@ impl<'a> Elab<'a, '_> {
                 };
                 let per = count / (*updates).max(1);
                 if per % ranks.max(1) != 0 {
-                    found.push((per, ranks, b.line));
+                    found.push((per, ranks, b.origin));
                 }
             }
         }
-        for (per, ranks, line) in found {
+        for (per, ranks, origin) in found {
             let legal: Vec<String> =
                 (1..=per.min(64)).filter(|n| per % n == 0).map(|n| n.to_string()).collect();
-            let span = self.line_span(line);
+            let span = origin.map_or_else(Span::default, |(source, start, end)| {
+                Span::new(SourceId(source), start as usize, end as usize)
+            });
             self.problems.push(
                 Diagnostic::error(
                     "batch-not-divisible",
@@ -503,20 +504,6 @@ impl<'a> Elab<'a, '_> {
                 .help(format!("make dp one of {}, or change the batch", legal.join(", "))),
             );
         }
-    }
-
-    pub fn line_span(&self, line: u32) -> Span {
-        let source = self.modules.get(ModuleId(0)).source;
-        let Some(s) = self.sources.get(source) else { return Span::default() };
-        let text = s.line(line as usize);
-        let start = s
-            .text()
-            .lines()
-            .take(line.saturating_sub(1) as usize)
-            .map(|l| l.len() + 1)
-            .sum::<usize>();
-        let indent = text.len() - text.trim_start().len();
-        Span::new(source, start + indent, start + text.len())
     }
 
     pub fn checkpoint(&mut self, env: &Env<'a>, c: &'a ast::Checkpoint, span: Span) -> El<()> {

@@ -6,17 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_ir::cost::{elements, graph_cost};
-use nrl_ir::plan::{Collective, ParamLayout, Plan, RankClass};
+use nrl_ir::plan::{Collective, ParamLayout, Plan, RankClass, peak};
 use nrl_ir::{Block, Graph, Mesh, Op, ReduceOp, ValueId};
 
 use crate::rename;
 
 /// The plan of `graph` on `mesh`. All ranks are one class: they differ by coordinates alone.
 pub fn schedule(graph: Graph, mesh: &Mesh, layouts: Vec<ParamLayout>) -> Plan {
-    let mut walk = Walk { g: &graph, frees: vec![], collectives: vec![], peak: 0.0 };
+    let mut walk = Walk { g: &graph, frees: vec![], collectives: vec![] };
     let kept: BTreeSet<ValueId> = graph.body.results.iter().copied().collect();
-    walk.block(&graph.body, &kept, 0.0, 1);
-    let Walk { frees, collectives, peak, .. } = walk;
+    walk.block(&graph.body, &kept, 1);
+    let Walk { frees, collectives, .. } = walk;
+    let peak_bytes = peak(&graph, &frees, &bytes);
     let cost = graph_cost(&graph, &|d| graph.dims.bound(d) as f64);
     let class = RankClass { name: "all".into(), ranks: mesh.ranks(), graph: graph.clone(), frees };
     Plan {
@@ -26,7 +27,7 @@ pub fn schedule(graph: Graph, mesh: &Mesh, layouts: Vec<ParamLayout>) -> Plan {
         classes: vec![class],
         collectives,
         cost,
-        peak_bytes: peak,
+        peak_bytes,
     }
 }
 
@@ -34,46 +35,36 @@ struct Walk<'a> {
     g: &'a Graph,
     frees: Vec<Vec<ValueId>>,
     collectives: Vec<Collective>,
-    peak: f64,
+}
+
+/// Bytes of a value at the bounds.
+fn bytes(g: &Graph, v: ValueId) -> f64 {
+    4.0 * elements(g.ty(v), &|d| g.dims.bound(d) as f64)
 }
 
 impl Walk<'_> {
-    /// Bytes of a value at the bounds. Weights are read in place.
     fn bytes(&self, v: ValueId) -> f64 {
-        4.0 * elements(self.g.ty(v), &|d| self.g.dims.bound(d) as f64)
+        bytes(self.g, v)
     }
 
-    /// Walks a block that starts with `live` bytes held outside and runs `times` per plan run.
-    fn block(&mut self, block: &Block, kept: &BTreeSet<ValueId>, live: f64, times: usize) {
+    /// Walks a block that runs `times` per run of the plan.
+    fn block(&mut self, block: &Block, kept: &BTreeSet<ValueId>, times: usize) {
         let last = last_uses(block);
-        let mut held: BTreeMap<ValueId, f64> =
-            block.params.iter().map(|p| (*p, self.bytes(*p))).collect();
-        let mut now = live + held.values().sum::<f64>();
+        let mut held: BTreeSet<ValueId> = block.params.iter().copied().collect();
         for (i, node) in block.nodes.iter().enumerate() {
             let at = self.frees.len();
             self.frees.push(vec![]);
             self.collective(node, times);
-            for v in &node.outs {
-                let bytes = if matches!(node.op, Op::Use { .. }) { 0.0 } else { self.bytes(*v) };
-                held.insert(*v, bytes);
-                now += bytes;
-            }
-            self.peak = self.peak.max(now);
+            held.extend(&node.outs);
             if let Op::Scan { scan } = &node.op {
                 let results = scan.body.results.iter().copied().collect();
-                self.block(&scan.body, &results, now, times * scan.count);
+                self.block(&scan.body, &results, times * scan.count);
             }
             let mut dead = BTreeSet::new();
             for v in rename::reads(node).into_iter().chain(node.outs.iter().copied()) {
-                if held.contains_key(&v)
-                    && last.get(&v).is_none_or(|l| *l <= i)
-                    && !kept.contains(&v)
-                {
+                if last.get(&v).is_none_or(|l| *l <= i) && !kept.contains(&v) && held.remove(&v) {
                     dead.insert(v);
                 }
-            }
-            for v in &dead {
-                now -= held.remove(v).unwrap_or(0.0);
             }
             self.frees[at] = dead.into_iter().collect();
         }

@@ -4,8 +4,6 @@
 //! of each stage, by term, at the bounds that the recipe states. The numbers come from walking the
 //! plans that an engine would run; nothing is measured and nothing runs.
 
-mod live;
 mod memory;
 
-pub use live::peak;
 pub use memory::{Device, Memory, Precision, Setup, Term, memory, per_token};

@@ -7,12 +7,10 @@
 //! token or head in four.
 
 use nrl_ir::cost::elements;
-use nrl_ir::plan::{ParamLayout, Plan};
+use nrl_ir::plan::{ParamLayout, Plan, peak};
 use nrl_ir::program::{Program, Stage};
 use nrl_ir::{DType, DimId, Extent, Graph, Mesh, Op, ValueId};
 use serde::Serialize;
-
-use crate::peak;
 
 /// A device that a mesh stands for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,8 +54,8 @@ pub struct Term {
 pub struct Memory {
     /// `update policy`.
     pub stage: String,
-    /// Line in the recipe.
-    pub line: u32,
+    /// Where the recipe asks for it, as a node's origin.
+    pub origin: Option<(u32, u32, u32)>,
     pub model: usize,
     /// Index of the mesh that it runs on.
     pub mesh: usize,
@@ -117,7 +115,7 @@ pub fn memory(setup: &Setup<'_>) -> Vec<Memory> {
                 _ => None,
             };
             let terms = setup.terms(model, &setup.plans[graph], optimizer, &binding.stage);
-            all.push(Memory { stage: name, line: binding.line, model, mesh, device, terms });
+            all.push(Memory { stage: name, origin: binding.origin, model, mesh, device, terms });
         }
     }
     all
@@ -176,7 +174,7 @@ impl Setup<'_> {
             // together what one micro-batch saves in all layers.
             number * value_bytes(g, v, precision)
         };
-        let live = peak(plan, &bytes);
+        let live = plan.classes.first().map_or(0.0, |c| peak(&c.graph, &c.frees, &bytes));
         let tokens: Vec<String> = plan
             .classes
             .iter()

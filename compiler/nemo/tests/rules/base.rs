@@ -8,7 +8,7 @@ use nrl_nemo::{Checked, Options};
 
 /// The small recipes by file name.
 pub fn files() -> BTreeMap<String, String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/base");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/nemo_rl");
     let entries = std::fs::read_dir(folder).unwrap().flatten();
     let read = |e: std::fs::DirEntry| {
         let text = std::fs::read_to_string(e.path()).unwrap();

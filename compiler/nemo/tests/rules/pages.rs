@@ -1,6 +1,6 @@
 //! The pages of `docs/errors` tell the truth about recipes in YAML: the first `yaml` block of a page
 //! raises its code and no other, the blocks after it raise nothing. Blocks inherit from the small
-//! recipes in `tests/base`.
+//! recipes in `examples/nemo_rl`.
 
 use std::path::Path;
 

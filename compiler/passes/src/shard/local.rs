@@ -11,6 +11,7 @@ use nrl_ir::{
 
 use super::batch::{Class, Classes, wants_whole};
 use super::layout::Layout;
+use super::push;
 use crate::rename::{self, Map, renamed};
 use crate::report::{Origin, Problem, Report};
 
@@ -356,26 +357,14 @@ impl<'a> Ctx<'a> {
     ) -> ValueId {
         self.report.count(format!("all_reduce over {}: {}", owed.axes.join(", "), owed.reason));
         let ty = self.g.ty(v).clone();
-        self.push(
+        push(
+            &mut self.g,
             Op::AllReduce { op: owed.op, axes: owed.axes, reason: owed.reason },
             vec![v],
             ty,
             out,
             origin,
         )
-    }
-
-    fn push(
-        &mut self,
-        op: Op,
-        args: Vec<ValueId>,
-        ty: Type,
-        out: &mut Vec<Node>,
-        origin: Origin,
-    ) -> ValueId {
-        let v = self.g.fresh(ty);
-        out.push(Node { op, args, outs: vec![v], origin });
-        v
     }
 
     fn use_param(&mut self, param: ParamId, node: &Node, out: &mut Vec<Node>) {
@@ -395,7 +384,7 @@ impl<'a> Ctx<'a> {
             out.push(Node { op, ..node.clone() });
             return;
         }
-        let v = self.push(op, vec![], Type::f32(decl.dims.clone()), out, node.origin);
+        let v = push(&mut self.g, op, vec![], Type::f32(decl.dims.clone()), out, node.origin);
         let moved = self.relayout(v, &target, &decl.name, out, node.origin);
         self.paid.insert(node.outs[0], moved);
     }
@@ -432,9 +421,9 @@ impl<'a> Ctx<'a> {
     }
 
     fn scale(&mut self, v: ValueId, by: f64, out: &mut Vec<Node>, origin: Origin) -> ValueId {
-        let c = self.push(Op::Const { value: by }, vec![], Type::f32([]), out, origin);
+        let c = push(&mut self.g, Op::Const { value: by }, vec![], Type::f32([]), out, origin);
         let ty = self.g.ty(v).clone();
-        self.push(Op::Binary { op: BinaryOp::Mul }, vec![v, c], ty, out, origin)
+        push(&mut self.g, Op::Binary { op: BinaryOp::Mul }, vec![v, c], ty, out, origin)
     }
 
     /// `v` with each dim replaced by the one in `target`: another split of the same dim. Gathers come
@@ -474,7 +463,7 @@ impl<'a> Ctx<'a> {
                 self.report
                     .count(format!("reduce_scatter over {}: {reason}", shard.axes.join(", ")));
                 let op = Op::ReduceScatter { dim: whole, part: *to, axes: shard.axes, reason };
-                v = self.push(op, vec![v], ty, out, origin);
+                v = push(&mut self.g, op, vec![v], ty, out, origin);
             }
         }
         v
@@ -494,7 +483,8 @@ impl<'a> Ctx<'a> {
         let mut ty = self.g.ty(v).clone();
         ty.dims.iter_mut().filter(|d| **d == dim).for_each(|d| *d = full);
         self.report.count(format!("all_gather over {}: {reason}", axes.join(", ")));
-        self.push(
+        push(
+            &mut self.g,
             Op::AllGather { dim, full, axes: axes.to_vec(), reason },
             vec![v],
             ty,

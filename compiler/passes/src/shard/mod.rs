@@ -19,7 +19,7 @@ use nrl_ir::plan::ParamLayout;
 use nrl_ir::{Graph, Mesh};
 
 use crate::rename;
-use crate::report::{Problem, Report};
+use crate::report::{Origin, Problem, Report};
 
 /// How a plan cuts a model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -112,6 +112,20 @@ fn split_tokens(g: &mut Graph, mesh: &Mesh, rules: &Rules, report: &mut Report) 
             sequence::split(g, tok, &axes, mesh.size_over(&axes), report);
         }
     }
+}
+
+/// Appends a node with one result of type `ty`.
+fn push(
+    g: &mut Graph,
+    op: nrl_ir::Op,
+    args: Vec<nrl_ir::ValueId>,
+    ty: nrl_ir::Type,
+    out: &mut Vec<nrl_ir::Node>,
+    origin: Origin,
+) -> nrl_ir::ValueId {
+    let v = g.fresh(ty);
+    out.push(nrl_ir::Node { op, args, outs: vec![v], origin });
+    v
 }
 
 fn count_uses(block: &nrl_ir::Block, uses: &mut BTreeMap<nrl_ir::ValueId, usize>) {

@@ -14,6 +14,7 @@ use nrl_ir::dim::Shard;
 use nrl_ir::op::Scan;
 use nrl_ir::{BinaryOp, Block, Dim, DimId, Extent, Graph, Node, Op, ReduceOp, Type, ValueId};
 
+use super::push;
 use crate::rename::{Map, renamed};
 use crate::report::{Origin, Report};
 
@@ -318,7 +319,7 @@ impl Sequence<'_> {
         self.report.count(format!("all_gather over {}: {reason}", axes.join(", ")));
         let op = Op::AllGather { dim: self.part, full: self.tok, axes, reason };
         let ty = self.swapped(v, self.part, self.tok);
-        let whole = self.push(op, vec![v], ty, out, origin);
+        let whole = push(self.g, op, vec![v], ty, out, origin);
         self.whole.insert(v, whole);
         whole
     }
@@ -333,13 +334,13 @@ impl Sequence<'_> {
         }
         // All ranks hold the same numbers: their share of the sum is a slice.
         let by = Op::Const { value: 1.0 / self.ranks as f64 };
-        let by = self.push(by, vec![], Type::f32([]), out, origin);
+        let by = push(self.g, by, vec![], Type::f32([]), out, origin);
         let ty = self.g.ty(v).clone();
         let op = Op::Binary { op: BinaryOp::Mul };
-        let scaled = self.push(op, vec![v, by], ty, out, origin);
+        let scaled = push(self.g, op, vec![v, by], ty, out, origin);
         let op = self.scatter("tokens go on in parts".into());
         let ty = self.swapped(v, self.tok, self.part);
-        let part = self.push(op, vec![scaled], ty, out, origin);
+        let part = push(self.g, op, vec![scaled], ty, out, origin);
         self.parts.insert(v, part);
         part
     }
@@ -348,18 +349,5 @@ impl Sequence<'_> {
         let mut ty = self.g.ty(v).clone();
         ty.dims.iter_mut().filter(|d| **d == from).for_each(|d| *d = to);
         ty
-    }
-
-    fn push(
-        &mut self,
-        op: Op,
-        args: Vec<ValueId>,
-        ty: Type,
-        out: &mut Vec<Node>,
-        origin: Origin,
-    ) -> ValueId {
-        let v = self.g.fresh(ty);
-        out.push(Node { op, args, outs: vec![v], origin });
-        v
     }
 }

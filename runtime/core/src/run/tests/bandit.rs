@@ -395,7 +395,7 @@ fn graphs(dims: &Dims, params: &[ParamDecl]) -> Vec<Graph> {
 }
 
 fn binding(name: &str, stage: Stage, args: &[usize]) -> Binding {
-    Binding { name: name.into(), stage, args: args.to_vec(), from: 0, line: 1 }
+    Binding { name: name.into(), stage, args: args.to_vec(), from: 0, line: 1, origin: None }
 }
 
 fn update(optimizer: usize, graph: usize, updates: usize, inputs: Vec<GraphInput>) -> Stage {
