@@ -13,6 +13,7 @@ use crate::{import, report};
 
 /// Writes a recipe for another system
 #[derive(Args, Debug)]
+#[command(override_usage = "nrlc export nemo-rl <RECIPE> [--nemo-rl <DIR>] [-o <DIR>]")]
 pub struct ExportArgs {
     #[command(subcommand)]
     pub system: System,

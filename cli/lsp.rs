@@ -43,7 +43,10 @@ pub fn run(_: &LspArgs) -> ExitCode {
 }
 
 fn serve(connection: &Connection) -> Result<(), String> {
-    let (id, _) = connection.initialize_start().map_err(|e| e.to_string())?;
+    let started = connection.initialize_start();
+    let (id, _) = started.map_err(|e| {
+        format!("no editor talks here ({e}); an editor starts this command, see editors/README.md")
+    })?;
     let info = serde_json::json!({
         "capabilities": convert::capabilities(),
         "serverInfo": {"name": "nrlc", "version": env!("CARGO_PKG_VERSION")},

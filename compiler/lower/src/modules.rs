@@ -122,6 +122,16 @@ pub fn load(
             return None;
         }
     };
+    if let Some((stem, "yaml" | "yml")) = path.rsplit_once('.') {
+        let text =
+            format!("{path} is YAML: `nrlc check` reads recipes of NeMo RL, all else needs .nrl");
+        let name = stem.rsplit('/').next().unwrap_or(stem);
+        problems.push(
+            Diagnostic::error("not-supported", text)
+                .help(format!("write `nrlc import {path} -o {name}.nrl` first")),
+        );
+        return None;
+    }
     let source = sources.add(path, String::from_utf8_lossy(&bytes).into_owned());
     let (file, found) = nrl_syntax::parse_bytes(source, &bytes);
     problems.extend(found);
