@@ -4,6 +4,11 @@
 //! of each stage, by term, at the bounds that the recipe states. The numbers come from walking the
 //! plans that an engine would run; nothing is measured and nothing runs.
 
+pub mod machine;
 mod memory;
+pub mod pipeline;
+pub mod rates;
+pub mod train;
+pub mod work;
 
 pub use memory::{Device, Memory, Precision, Setup, Term, memory, per_token};

@@ -1,0 +1,192 @@
+//! When the stages of a pipeline are busy: 1F1B, and its interleaved form.
+//!
+//! In: seconds of a forward and a backward of each chunk of each stage, the number of micro-batches,
+//! seconds to hand over. Out: seconds from the first forward to the last backward, and how long each
+//! stage waits. One event per chunk and micro-batch; after the pipeline is full its period repeats, so long runs
+//! are continued from it. Schedules: Narayanan et al. 2021, sections 2.2.1 and 2.2.2.
+
+/// Seconds of one chunk of layers for one micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Chunk {
+    pub forward: f64,
+    pub backward: f64,
+}
+
+/// A pipeline: `chunks[stage][chunk]`, equally many chunks in each stage.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pipeline {
+    pub chunks: Vec<Vec<Chunk>>,
+    /// Seconds to hand a micro-batch to the next stage, either way.
+    pub send: f64,
+}
+
+/// What a run of a pipeline takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Span {
+    pub seconds: f64,
+    /// Seconds that the busiest stage computes.
+    pub busy: f64,
+}
+
+impl Span {
+    /// Share of the time in which the busiest stage waits.
+    pub fn bubble(&self) -> f64 {
+        if self.seconds > 0.0 { 1.0 - self.busy / self.seconds } else { 0.0 }
+    }
+}
+
+impl Pipeline {
+    /// Runs `micro` micro-batches.
+    pub fn run(&self, micro: usize) -> Span {
+        let stages = self.chunks.len();
+        let each = |s: &Vec<Chunk>| s.iter().map(|c| c.forward + c.backward).sum::<f64>();
+        let busy = self.chunks.iter().map(each).fold(0.0, f64::max) * micro as f64;
+        if stages <= 1 || micro == 0 {
+            return Span { seconds: busy, busy };
+        }
+        let full = 4 * stages;
+        if micro <= full + stages {
+            return Span { seconds: self.events(micro), busy };
+        }
+        // The period is that of `stages` micro-batches, which interleaving deals out together.
+        let rest = micro % stages;
+        let (short, long) = (self.events(full + rest), self.events(full + stages + rest));
+        let more = ((micro - full - rest) / stages) as f64;
+        Span { seconds: short + (long - short) * more, busy }
+    }
+
+    /// Every forward and backward in the order of its stage, each as soon as what it needs is there.
+    fn events(&self, micro: usize) -> f64 {
+        let stages = self.chunks.len();
+        let parts = self.chunks[0].len();
+        let orders: Vec<Vec<Task>> = (0..stages).map(|s| order(s, stages, parts, micro)).collect();
+        let at = |c: usize, m: usize| c * micro + m;
+        let mut forward = vec![vec![f64::NAN; parts * micro]; stages];
+        let mut backward = forward.clone();
+        let mut next = vec![0; stages];
+        let mut clock = vec![0.0f64; stages];
+        let mut left: usize = orders.iter().map(Vec::len).sum();
+        while left > 0 {
+            let before = left;
+            for s in 0..stages {
+                while let Some(task) = orders[s].get(next[s]) {
+                    let (c, m) = (task.chunk, task.micro);
+                    let ready = match (task.back, s) {
+                        (false, 0) if c == 0 => 0.0,
+                        (false, 0) => forward[stages - 1][at(c - 1, m)] + self.send,
+                        (false, _) => forward[s - 1][at(c, m)] + self.send,
+                        (true, _) if s + 1 < stages => backward[s + 1][at(c, m)] + self.send,
+                        (true, _) if c + 1 < parts => backward[0][at(c + 1, m)] + self.send,
+                        (true, _) => forward[s][at(c, m)],
+                    };
+                    if ready.is_nan() {
+                        break;
+                    }
+                    let cost = self.chunks[s][c];
+                    let took = if task.back { cost.backward } else { cost.forward };
+                    clock[s] = clock[s].max(ready) + took;
+                    let done = if task.back { &mut backward } else { &mut forward };
+                    done[s][at(c, m)] = clock[s];
+                    next[s] += 1;
+                    left -= 1;
+                }
+            }
+            if left == before {
+                // An order that waits for itself: as if stages did not overlap.
+                return self.chunks.iter().flatten().map(|c| c.forward + c.backward).sum::<f64>()
+                    * micro as f64;
+            }
+        }
+        clock.into_iter().fold(0.0, f64::max)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Task {
+    back: bool,
+    chunk: usize,
+    micro: usize,
+}
+
+/// What stage `s` does, in order: some forwards, then one forward and one backward in turn, then the
+/// backwards that are left.
+fn order(s: usize, stages: usize, parts: usize, micro: usize) -> Vec<Task> {
+    let total = micro * parts;
+    let warm = match parts {
+        1 => stages - s - 1,
+        _ => (stages - s - 1) * 2 + (parts - 1) * stages,
+    }
+    .min(total);
+    let nth = |k: usize, back: bool| {
+        let (chunk, micro) = deal(k, stages, parts, micro);
+        Task { back, chunk: if back { parts - 1 - chunk } else { chunk }, micro }
+    };
+    let mut tasks: Vec<Task> = (0..warm).map(|k| nth(k, false)).collect();
+    for k in 0..total - warm {
+        tasks.push(nth(warm + k, false));
+        tasks.push(nth(k, true));
+    }
+    tasks.extend((total - warm..total).map(|k| nth(k, true)));
+    tasks
+}
+
+/// Chunk and micro-batch of the `k`-th forward: `stages` micro-batches go through a chunk together.
+fn deal(k: usize, stages: usize, parts: usize, micro: usize) -> (usize, usize) {
+    if parts == 1 {
+        return (0, k);
+    }
+    let round = k / (stages * parts);
+    // The last round may have fewer micro-batches.
+    let wide = stages.min(micro - round * stages);
+    let inside = k - round * stages * parts;
+    (inside / wide, round * stages + inside % wide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn even(stages: usize, parts: usize, forward: f64, backward: f64) -> Pipeline {
+        let chunk = Chunk { forward, backward };
+        Pipeline { chunks: vec![vec![chunk; parts]; stages], send: 0.0 }
+    }
+
+    #[test]
+    fn one_forward_one_backward_waits_for_all_but_one_stage() {
+        // Narayanan et al. 2021: the bubble is (p - 1)(t_f + t_b).
+        for (p, m) in [(2, 1), (4, 8), (8, 64), (3, 500)] {
+            let span = even(p, 1, 1.0, 2.0).run(m);
+            assert_eq!(span.seconds, 3.0 * (m + p - 1) as f64, "p {p} m {m}");
+        }
+    }
+
+    #[test]
+    fn interleaving_divides_the_bubble_by_the_number_of_chunks() {
+        for (p, v, m) in [(4, 2, 8), (4, 4, 16), (8, 5, 64)] {
+            let span = even(p, v, 1.0 / v as f64, 2.0 / v as f64).run(m);
+            let want = 3.0 * m as f64 + 3.0 * (p - 1) as f64 / v as f64;
+            assert!((span.seconds - want).abs() < 1e-9, "p {p} v {v} m {m}: {span:?}, {want}");
+        }
+    }
+
+    #[test]
+    fn the_slowest_stage_sets_the_pace() {
+        let mut p = even(4, 1, 1.0, 2.0);
+        p.chunks[2][0] = Chunk { forward: 2.0, backward: 4.0 };
+        let span = p.run(1000);
+        assert_eq!(span.busy, 6000.0);
+        assert!(span.seconds > 6000.0 && span.seconds < 6020.0, "{span:?}");
+    }
+
+    #[test]
+    fn any_number_of_micro_batches_ends() {
+        for p in 1..6 {
+            for v in 1..4 {
+                for m in 1..30 {
+                    let span = even(p, v, 1.0, 2.0).run(m);
+                    assert!(span.seconds >= span.busy && span.seconds.is_finite());
+                }
+            }
+        }
+    }
+}

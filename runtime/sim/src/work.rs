@@ -1,0 +1,373 @@
+//! What a rank does in one pass over one micro-batch, read off a plan.
+//!
+//! In: the graph of a plan and how many tokens and sequences a micro-batch has. Out: items of work
+//! (products with their shapes, attention, passes over memory, collectives) by region of the model:
+//! before the layers, one layer of each group, after them. The regions are what a pipeline deals
+//! out to its stages. Nothing here knows a machine.
+
+use nrl_ir::op::Attention;
+use nrl_ir::plan::Plan;
+use nrl_ir::{Block, DType, DimId, Graph, Node, Op, ReduceOp, ValueId};
+use serde::Serialize;
+
+use crate::Precision;
+
+/// Sizes of the ragged dims of a micro-batch on one data-parallel rank.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sizes {
+    pub tokens: f64,
+    /// Tokens that are trained or scored.
+    pub scored: f64,
+    pub sequences: f64,
+    /// Prompts.
+    pub groups: f64,
+    /// Mean over tokens of the number of tokens at or before each in its sequence.
+    pub context: f64,
+}
+
+impl Sizes {
+    /// `tokens` in sequences of `length` each, all of them scored.
+    pub fn packed(tokens: f64, length: f64) -> Sizes {
+        let sequences = (tokens / length).max(1.0);
+        let context = tokens / sequences / 2.0;
+        Sizes { tokens, scored: tokens, sequences, groups: sequences, context }
+    }
+
+    /// Size of dim `d` of `g`, where `cut` is over how many ranks the plan cuts it.
+    fn of(&self, g: &Graph, d: DimId) -> f64 {
+        let dim = g.dims.get(d);
+        if !g.dims.is_ragged(d) {
+            return g.dims.bound(d) as f64;
+        }
+        let whole = match dim.name.as_str() {
+            "tok" => self.tokens,
+            "act" => self.scored,
+            "seq" | "row" => self.sequences,
+            "group" => self.groups,
+            _ => return g.dims.bound(d) as f64,
+        };
+        // A cut ragged dim carries the bound of its part.
+        match g.dims.whole(d) {
+            Some(all) => whole * g.dims.bound(d) as f64 / (g.dims.bound(all) as f64).max(1.0),
+            None => whole,
+        }
+    }
+}
+
+/// What one item does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Kind {
+    /// `batch` products of `[m, k]` by `[k, n]`; operands in the compute type.
+    Product { m: f64, n: f64, k: f64, batch: f64 },
+    /// Attention of `tokens` over `context` earlier ones each.
+    Attention { tokens: f64, heads: f64, width: f64, context: f64, backward: bool },
+    /// Bytes read and written by one kernel.
+    Memory { bytes: f64 },
+    /// A collective; `bytes` of its operand on this rank.
+    Collective { kind: Collective, axes: Vec<String>, bytes: f64 },
+}
+
+/// How a collective moves its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Collective {
+    AllReduce,
+    /// The operand is a part, the result the whole.
+    AllGather,
+    /// The operand is the whole.
+    ReduceScatter,
+    /// The operand is what a rank holds for all others.
+    AllToAll,
+    /// Keys and values passed around a ring.
+    Ring,
+    /// Weights of one layer gathered before use (zero3); the bytes are those of the whole.
+    GatherWeights,
+    /// Gradients of one layer summed and scattered (zero3); the bytes are those of the whole.
+    ScatterGradients,
+    /// To the next stage.
+    Send,
+}
+
+/// Work that is done `count` times.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Item {
+    pub kind: Kind,
+    pub count: f64,
+}
+
+/// Work of one region.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Region {
+    pub forward: Vec<Item>,
+    pub backward: Vec<Item>,
+}
+
+/// A group of equal layers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Layers {
+    pub group: String,
+    pub count: usize,
+    /// Of one layer.
+    pub each: Region,
+}
+
+/// A pass over one micro-batch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Work {
+    /// Embedding, and its gradient.
+    pub before: Region,
+    pub layers: Vec<Layers>,
+    /// Head and loss.
+    pub after: Region,
+    /// Bytes that one stage hands to the next, forward; the same backward.
+    pub boundary: f64,
+}
+
+impl Item {
+    /// FLOPs, a multiplication and an addition counted as two.
+    pub fn flops(&self) -> f64 {
+        self.count
+            * match &self.kind {
+                Kind::Product { m, n, k, batch } => 2.0 * m * n * k * batch,
+                Kind::Attention { tokens, heads, width, context, backward } => {
+                    let products = if *backward { 5.0 } else { 2.0 };
+                    2.0 * products * tokens * heads * width * context
+                }
+                _ => 0.0,
+            }
+    }
+}
+
+impl Work {
+    /// The work of a plan's graph at `sizes`, with weights and activations in `precision`.
+    pub fn of(plan: &Plan, sizes: &Sizes, precision: Precision) -> Work {
+        let Some(class) = plan.classes.first() else { return Work::default() };
+        let g = &class.graph;
+        let count = Count { g, sizes, precision };
+        let mut work = Work::default();
+        let mut passed = Passed::Nothing;
+        for node in &g.body.nodes {
+            let Op::Scan { scan } = &node.op else {
+                if passed == Passed::Layers && gradient_of_head(node) {
+                    passed = Passed::Loss;
+                }
+                let to = match passed {
+                    Passed::Nothing => &mut work.before.forward,
+                    Passed::Layers => &mut work.after.forward,
+                    Passed::Loss => &mut work.after.backward,
+                    Passed::Back => &mut work.before.backward,
+                };
+                count.node(node, to);
+                continue;
+            };
+            let mut items = vec![];
+            count.block(&scan.body, &mut items);
+            let known = work.layers.iter_mut().find(|l| l.group == scan.group);
+            match known {
+                Some(layers) if scan.reverse => layers.each.backward.extend(items),
+                Some(layers) => layers.each.forward.extend(items),
+                None => work.layers.push(Layers {
+                    group: scan.group.clone(),
+                    count: scan.count,
+                    each: Region { forward: items, backward: vec![] },
+                }),
+            }
+            if work.boundary == 0.0 {
+                let carried = scan.body.params.iter().take(scan.carries);
+                work.boundary = carried.map(|v| count.bytes(*v)).sum();
+            }
+            passed = if scan.reverse { Passed::Back } else { Passed::Layers };
+        }
+        merge(&mut work);
+        work
+    }
+
+    /// All regions with how often each runs in one pass.
+    pub fn regions(&self) -> impl Iterator<Item = (&Region, f64)> {
+        let layers = self.layers.iter().map(|l| (&l.each, l.count as f64));
+        [(&self.before, 1.0), (&self.after, 1.0)].into_iter().chain(layers)
+    }
+
+    /// FLOPs of a pass.
+    pub fn flops(&self) -> f64 {
+        let of = |items: &[Item]| items.iter().map(Item::flops).sum::<f64>();
+        self.regions().map(|(r, n)| n * (of(&r.forward) + of(&r.backward))).sum()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Passed {
+    Nothing,
+    Layers,
+    Loss,
+    Back,
+}
+
+/// Does the backward pass of the head start here?
+fn gradient_of_head(node: &Node) -> bool {
+    matches!(
+        node.op,
+        Op::LogProbHeadGrad { .. }
+            | Op::LogProbGrad { .. }
+            | Op::Accumulate { .. }
+            | Op::ScatterGrad { .. }
+    )
+}
+
+/// Equal items become one with a higher count.
+fn merge(work: &mut Work) {
+    let merged = |items: &mut Vec<Item>| {
+        let mut out: Vec<Item> = vec![];
+        for item in items.drain(..) {
+            match out.iter_mut().find(|o| o.kind == item.kind) {
+                Some(o) => o.count += item.count,
+                None => out.push(item),
+            }
+        }
+        *items = out;
+    };
+    let layers = work.layers.iter_mut().map(|l| &mut l.each);
+    for region in layers.chain([&mut work.before, &mut work.after]) {
+        merged(&mut region.forward);
+        merged(&mut region.backward);
+    }
+}
+
+struct Count<'a> {
+    g: &'a Graph,
+    sizes: &'a Sizes,
+    precision: Precision,
+}
+
+impl Count<'_> {
+    fn block(&self, block: &Block, to: &mut Vec<Item>) {
+        block.nodes.iter().for_each(|n| self.node(n, to));
+    }
+
+    fn size(&self, d: DimId) -> f64 {
+        self.sizes.of(self.g, d)
+    }
+
+    fn elements(&self, v: ValueId) -> f64 {
+        nrl_ir::cost::elements(self.g.ty(v), &|d| self.size(d))
+    }
+
+    /// Bytes of a value: rows of many numbers in the compute type, one number per token in f32.
+    fn bytes(&self, v: ValueId) -> f64 {
+        let ty = self.g.ty(v);
+        let fixed: f64 =
+            ty.dims.iter().filter_map(|d| self.g.dims.size(*d)).map(|n| n as f64).product();
+        let wide = match (self.precision, ty.dtype) {
+            (_, DType::Bf16) => 2.0,
+            (Precision::Bf16, DType::F32) if fixed >= 64.0 => 2.0,
+            _ => 4.0,
+        };
+        self.elements(v) * wide
+    }
+
+    fn weight(&self) -> f64 {
+        if self.precision == Precision::Bf16 { 2.0 } else { 4.0 }
+    }
+
+    fn node(&self, node: &Node, to: &mut Vec<Item>) {
+        let mut put = |kind: Kind| to.push(Item { kind, count: 1.0 });
+        let moved = || node.args.iter().chain(&node.outs).map(|v| self.bytes(*v)).sum::<f64>();
+        let over = |ds: &[DimId]| ds.iter().map(|d| self.size(*d)).product::<f64>();
+        match &node.op {
+            Op::Input { .. } | Op::Use { .. } | Op::Const { .. } | Op::StopGrad => {}
+            // A sum into the gradient, part of the product that made it.
+            Op::Accumulate { .. } => {}
+            Op::Scan { scan } => self.block(&scan.body, to),
+            Op::Contract { over: summed } => put(self.product(node, summed)),
+            Op::Attention { attn } => put(self.attention(attn, false)),
+            Op::AttentionGrad { attn } => put(self.attention(attn, true)),
+            Op::AttentionCached { attn } => put(self.attention(attn, false)),
+            Op::LogProbHead { vocab, d, .. } => {
+                let rows = self.elements(node.outs[0]);
+                let (n, k) = (self.size(*vocab), self.size(*d));
+                put(Kind::Product { m: rows, n, k, batch: 1.0 });
+                put(Kind::Memory { bytes: 4.0 * rows * n });
+                self.partial(node, to);
+            }
+            Op::LogProbHeadGrad { vocab, d, .. } => {
+                let rows = self.elements(node.args[2]);
+                let (n, k) = (self.size(*vocab), self.size(*d));
+                // The logits again, then the gradients of both operands.
+                put(Kind::Product { m: rows, n, k, batch: 1.0 });
+                put(Kind::Product { m: rows, n: k, k: n, batch: 1.0 });
+                put(Kind::Product { m: n, n: k, k: rows, batch: 1.0 });
+                put(Kind::Memory { bytes: 4.0 * rows * n });
+            }
+            Op::AllReduce { op: ReduceOp::Sum | ReduceOp::Max, axes, .. } => {
+                put(self.sent(Collective::AllReduce, axes, self.bytes(node.args[0])))
+            }
+            Op::AllGather { axes, .. } => {
+                put(self.sent(Collective::AllGather, axes, self.bytes(node.args[0])))
+            }
+            Op::ReduceScatter { axes, .. } => {
+                put(self.sent(Collective::ReduceScatter, axes, self.bytes(node.args[0])))
+            }
+            Op::GatherParam { param, axes, .. } => {
+                let bytes = over(&self.g.param(*param).dims) * self.weight();
+                put(self.sent(Collective::GatherWeights, axes, bytes))
+            }
+            Op::ScatterGrad { param, axes, .. } => {
+                let bytes = over(&self.g.param(*param).dims) * self.weight();
+                put(self.sent(Collective::ScatterGradients, axes, bytes))
+            }
+            Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Select
+            | Op::Cast { .. }
+            | Op::Broadcast { .. }
+            | Op::Reduce { .. }
+            | Op::Index { .. }
+            | Op::ScatterAdd { .. }
+            | Op::TopK { .. }
+            | Op::Next { .. }
+            | Op::Recur { .. }
+            | Op::Rope { .. }
+            | Op::LogProb { .. }
+            | Op::LogProbGrad { .. }
+            | Op::Fused { .. } => put(Kind::Memory { bytes: moved() }),
+        }
+    }
+
+    fn sent(&self, kind: Collective, axes: &[String], bytes: f64) -> Kind {
+        Kind::Collective { kind, axes: axes.to_vec(), bytes }
+    }
+
+    /// Per row: a maximum, then sums of exp, of exp times logit, and of the label's logit.
+    fn partial(&self, node: &Node, to: &mut Vec<Item>) {
+        let (Op::LogProb { axes, .. } | Op::LogProbHead { axes, .. }) = &node.op else { return };
+        if !axes.is_empty() {
+            let bytes = 4.0 * self.elements(node.outs[0]);
+            let kind = self.sent(Collective::AllReduce, axes, bytes);
+            to.push(Item { kind, count: 4.0 });
+        }
+    }
+
+    /// Rows, columns, summed and batched sizes of a contraction.
+    fn product(&self, node: &Node, summed: &[DimId]) -> Kind {
+        let of = |v: ValueId| self.g.dims_of(v).to_vec();
+        let (a, b) = (of(node.args[0]), of(node.args[1]));
+        let shared = |d: &DimId| a.contains(d) && b.contains(d);
+        let size =
+            |ds: &mut dyn Iterator<Item = &DimId>| ds.map(|d| self.size(*d)).product::<f64>();
+        let m = size(&mut a.iter().filter(|d| !summed.contains(d) && !shared(d)));
+        let n = size(&mut b.iter().filter(|d| !summed.contains(d) && !shared(d)));
+        let batch = size(&mut a.iter().filter(|d| !summed.contains(d) && shared(d)));
+        let k = size(&mut summed.iter());
+        Kind::Product { m, n, k, batch }
+    }
+
+    fn attention(&self, attn: &Attention, backward: bool) -> Kind {
+        let window = attn.window.map_or(f64::INFINITY, |w| w as f64);
+        Kind::Attention {
+            tokens: self.size(attn.tok),
+            heads: self.size(attn.q),
+            width: self.size(attn.hd),
+            context: self.sizes.context.min(window),
+            backward,
+        }
+    }
+}
