@@ -21,7 +21,7 @@ use crate::report::Problem;
 /// What a loop keeps for its backward pass; the rest is computed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
-    /// Keeps every value that the backward pass reads.
+    /// Keeps what the backward pass reads, except what pointwise ops make again of the rest.
     #[default]
     None,
     /// Keeps the carries alone.

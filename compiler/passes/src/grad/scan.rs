@@ -185,6 +185,10 @@ impl Ctx<'_> {
         for (i, node) in body.nodes.iter().enumerate() {
             made.extend(node.outs.iter().map(|v| (*v, i)));
         }
+        let cheap = match self.recompute {
+            Recompute::None => self.cheap(body, carries, reverse),
+            _ => BTreeSet::new(),
+        };
         let mut supply = Supply::default();
         let mut todo: Vec<ValueId> = reverse.nodes.iter().flat_map(rename::reads).collect();
         todo.extend(&reverse.results);
@@ -200,7 +204,7 @@ impl Ctx<'_> {
                 supply.slices.insert(v);
             } else if let Some(i) = made.get(&v) {
                 let node = &body.nodes[*i];
-                if self.keeps(node, v) {
+                if self.keeps(node, v) && !cheap.contains(&v) {
                     supply.saved.insert(v);
                 } else {
                     supply.redo.insert(*i);
@@ -209,6 +213,40 @@ impl Ctx<'_> {
             }
         }
         supply
+    }
+
+    /// Values that a chain of pointwise ops makes of what is saved anyway, and that only pointwise ops
+    /// of the backward pass read: a normalized input, the inside of an activation. Computing them again costs
+    /// less than keeping them, and no collective hides in between.
+    fn cheap(&self, body: &Block, carries: usize, reverse: &Reverse) -> BTreeSet<ValueId> {
+        let mut read: BTreeSet<ValueId> = reverse.results.iter().copied().collect();
+        let mut whole: BTreeSet<ValueId> = read.clone();
+        for node in &reverse.nodes {
+            read.extend(rename::reads(node));
+            if !node.op.is_pointwise() {
+                whole.extend(rename::reads(node));
+            }
+        }
+        let mut at_hand: BTreeSet<ValueId> = body.params[carries..].iter().copied().collect();
+        at_hand.extend(body.params[..carries].iter().filter(|v| read.contains(v)));
+        let mut cheap = BTreeSet::new();
+        let mut inside: BTreeSet<ValueId> =
+            body.nodes.iter().flat_map(|n| n.outs.clone()).collect();
+        inside.extend(&body.params);
+        for node in &body.nodes {
+            let leaf = matches!(node.op, Op::Input { .. } | Op::Use { .. } | Op::Const { .. });
+            let derived = node.op.is_pointwise()
+                && rename::reads(node).iter().all(|v| at_hand.contains(v) || !inside.contains(v));
+            for v in &node.outs {
+                if leaf || derived || read.contains(v) {
+                    at_hand.insert(*v);
+                }
+                if derived && !whole.contains(v) {
+                    cheap.insert(*v);
+                }
+            }
+        }
+        cheap
     }
 
     /// Is the result `v` of `node` stacked?

@@ -44,3 +44,35 @@ fn recompute_changes_nothing() {
         assert_same_grads("gradients", &r.1, &runs[0].1, 1e-12);
     }
 }
+
+/// What a layer keeps for its backward pass is what Korthikanti et al. (2022) count without dropout, for a gated
+/// feed-forward block: inputs of norms and products, keys, values and queries after rotation, the result of
+/// attention with one number per head, gate and up. Normalized inputs before their scale and the inside of the activation
+/// are computed again.
+#[test]
+fn a_layer_keeps_the_operands_of_products() {
+    let c = Config::default();
+    let (g, _) = build(&c, Head::Loss);
+    let back = grad(&g, "loss", &Recompute::None).expect("differentiable");
+    let mut wide = 0;
+    let mut narrow = vec![];
+    for node in &back.body.nodes {
+        let nrl_ir::Op::Scan { scan } = &node.op else { continue };
+        if scan.reverse {
+            continue;
+        }
+        for v in &scan.body.results[scan.carries..] {
+            let fixed =
+                back.dims_of(*v).iter().filter_map(|d| back.dims.size(*d)).product::<usize>();
+            let of: Vec<&str> = back.dims_of(*v).iter().map(|d| back.dims.name(*d)).collect();
+            if fixed > c.q {
+                wide += fixed;
+            } else {
+                narrow.push(of.join(" "));
+            }
+        }
+    }
+    let (d, f, hd) = (c.d, c.f, c.hd);
+    // Queries have a norm of their own, whose input is one more.
+    assert_eq!(wide, 4 * d + hd * (3 * c.q + 2 * c.kv) + 3 * f, "{narrow:?}");
+}
