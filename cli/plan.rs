@@ -100,6 +100,7 @@ fn screen(c: &Compiled) -> String {
         );
     }
     out += &memory(c);
+    out += &time(c);
     let _ = writeln!(out, "\nper run of each graph, per rank, at its bounds");
     for (plan, graph) in c.plans.iter().zip(&p.graphs) {
         let bounds = bounds(graph);
@@ -144,6 +145,34 @@ fn memory(c: &Compiled) -> String {
     }
     for line in nrl_driver::not_counted(c) {
         let _ = writeln!(out, "  {line}");
+    }
+    out
+}
+
+/// A line per phase of a step, on the machines that the recipe names.
+fn time(c: &Compiled) -> String {
+    use std::fmt::Write;
+    let Some(f) = nrl_driver::forecast(c, &nrl_driver::Assume::default()) else {
+        return String::new();
+    };
+    let mut out = String::new();
+    for step in &f.steps {
+        let s = &step.seconds;
+        let _ = writeln!(out, "\nstep {:.1} s ({:.1} .. {:.1})", s.value, s.low, s.high);
+        for p in &step.phases {
+            let share = 100.0 * p.seconds.value / s.value;
+            let mfu = p.mfu.map_or(String::new(), |m| format!("MFU {:.0} %", 100.0 * m));
+            let parts: Vec<String> =
+                p.parts.iter().map(|x| format!("{} {:.2}", x.name, x.seconds)).collect();
+            let source = p.seconds.source.name();
+            let _ = writeln!(
+                out,
+                "  {:<18} {:>7.2} s {share:>4.0} %  {mfu:<9} {}   {source}",
+                p.name,
+                p.seconds.value,
+                parts.join(", ")
+            );
+        }
     }
     out
 }

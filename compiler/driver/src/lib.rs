@@ -7,6 +7,7 @@
 mod budgets;
 mod emit;
 mod fits;
+mod forecast;
 mod rules;
 mod signal;
 mod typed;
@@ -25,6 +26,7 @@ use nrl_passes::{
 };
 
 pub use fits::{memory, not_counted};
+pub use forecast::{Assume, forecast, machine_of};
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Files, STD, docs, lower_tests, trial};
 

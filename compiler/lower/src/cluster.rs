@@ -82,6 +82,15 @@ impl<'a> Elab<'a, '_> {
         let r = r.clone();
         let byte = Unit::of("byte");
         let second = Unit::of("second").inverse();
+        let mut optional = |name: &str| match r.get(name) {
+            None => Ok(None),
+            Some(Val::Const(Value::Num(x), u)) if u == &Unit::none() => Ok(Some(*x)),
+            Some(v) => {
+                let what = format!("`{name}` of a device is a number, not {}", v.kind());
+                self.error("unit-mismatch", span, what, "this device")
+            }
+        };
+        let (fp8, fp4, domain) = (optional("fp8")?, optional("fp4")?, optional("domain")?);
         let mut get = |name: &str, unit: &Unit| match r.get(name) {
             Some(Val::Const(Value::Num(x), u)) if u == unit => Ok(*x),
             Some(v) => {
@@ -94,6 +103,9 @@ impl<'a> Elab<'a, '_> {
             }
         };
         Ok(Device {
+            fp8: fp8.unwrap_or(1.0),
+            fp4: fp4.or(fp8).unwrap_or(1.0),
+            domain: domain.map(|n| n as usize),
             memory_bytes: get("memory", &byte)?,
             host_bytes: get("host", &byte)?,
             flops: get("compute", &Unit::of("flop").times(&second))?,

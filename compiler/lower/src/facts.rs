@@ -31,12 +31,17 @@ pub struct Device {
     pub host_bytes: f64,
     /// Dense bf16 products, per second.
     pub flops: f64,
+    /// Products in 8 bits and in 4 bits, as multiples of that; 1 where the device has none.
+    pub fp8: f64,
+    pub fp4: f64,
     /// To and from its own memory, bytes per second.
     pub bandwidth: f64,
     /// To the others of its node, bytes per second and direction.
     pub link: f64,
     /// To other nodes, bytes per second and direction.
     pub network: f64,
+    /// Devices that share fast links, if those reach beyond a node.
+    pub domain: Option<usize>,
 }
 
 /// A cluster, or a pool cut from one.

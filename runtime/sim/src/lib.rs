@@ -4,10 +4,13 @@
 //! of each stage, by term, at the bounds that the recipe states. The numbers come from walking the
 //! plans that an engine would run; nothing is measured and nothing runs.
 
+pub mod forecast;
+pub mod generate;
 pub mod machine;
 mod memory;
 pub mod pipeline;
 pub mod rates;
+pub mod tables;
 pub mod train;
 pub mod work;
 

@@ -1,0 +1,423 @@
+//! What a step of the recipe will take on the machines it names.
+//!
+//! In: a compiled program, and what is assumed about things only a run can tell (lengths, the software
+//! stack). Out: a [`Forecast`]: seconds by phase, bytes by stage, each with its source. The numbers come from the
+//! plans that an engine would run.
+
+use nrl_ir::program::{Binding, Phase as Section, Stage};
+use nrl_lower::facts::Law;
+use nrl_sim::forecast::{Assumed, Estimate, Forecast, Kind, Part, Phase, Source, Step, Traffic};
+use nrl_sim::generate::{Generated, Sampling};
+use nrl_sim::machine::{self, Machine};
+use nrl_sim::rates::{Compute, Speed};
+use nrl_sim::tables::{Found, Tables};
+use nrl_sim::train::{Job, Took};
+use nrl_sim::work::{Kind as WorkKind, Sizes, Work};
+use nrl_sim::{Precision, per_token};
+
+use crate::{Compiled, fits};
+
+/// What is taken for granted.
+#[derive(Clone, Debug, Default)]
+pub struct Assume {
+    /// The software that runs: `megatron`, `fsdp2`; by the plan if `None`.
+    pub stack: Option<String>,
+    /// Number type of products.
+    pub compute: Compute,
+    /// Calibration tables; those that ship if `None`.
+    pub tables: Option<Tables>,
+}
+
+/// Lengths of the samples of a step, in tokens.
+#[derive(Clone, Debug, PartialEq)]
+struct Lengths {
+    prompt: f64,
+    mean: f64,
+    most: f64,
+    assumed: Vec<Assumed>,
+}
+
+impl Lengths {
+    fn sum(&self) -> f64 {
+        self.prompt + self.mean
+    }
+}
+
+/// The forecast of a recipe; `None` where its meshes are threads of this process.
+pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
+    let tables = assume.tables.clone().unwrap_or_else(Tables::shipped);
+    let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m))?;
+    let stack = assume.stack.clone().unwrap_or_else(|| stack_of(c).to_string());
+    let found = tables.find(&first.name, &stack, assume.compute);
+    let cast = Cast { c, assume, found: &found };
+    let mut assumed = vec![];
+    let steps: Vec<Step> =
+        c.program.phases.iter().map(|section| cast.step(section, &mut assumed)).collect();
+    assumed.push(Assumed {
+        what: "rates".into(),
+        value: found.entry.clone(),
+        source: found.source,
+        help: "`nrlc validate ROWS.csv --fit TABLE.json` fits them to measured runs".into(),
+    });
+    let devices = c.facts.clusters.iter().filter(|x| x.device.gpu && x.part_of.is_none());
+    Some(Forecast {
+        recipe: c.program.name.clone(),
+        devices: devices.map(|x| x.ranks).sum(),
+        device: first.name,
+        stack,
+        steps,
+        memory: fits::memory(c),
+        assumed,
+        not_modelled: vec!["contention of the network, clocks of devices".into()],
+    })
+}
+
+/// The machine that a mesh is on.
+pub fn machine_of(c: &Compiled, mesh: usize) -> Option<Machine> {
+    let cluster = &c.facts.clusters[c.facts.meshes.get(mesh)?.cluster?];
+    let d = &cluster.device;
+    d.gpu.then(|| Machine {
+        name: d.name.clone(),
+        memory: d.memory_bytes,
+        host: d.host_bytes,
+        flops: d.flops,
+        fp8: d.fp8,
+        fp4: d.fp4,
+        bandwidth: d.bandwidth,
+        link: d.link,
+        network: d.network,
+        per_node: d.domain.unwrap_or(cluster.per_node),
+    })
+}
+
+/// The software that plans like those of the recipe stand for.
+fn stack_of(c: &Compiled) -> &'static str {
+    let gathered = c.plans.iter().any(|p| p.params.iter().any(|l| !l.flat.is_empty()));
+    if gathered { "fsdp2" } else { "megatron" }
+}
+
+struct Cast<'a> {
+    c: &'a Compiled,
+    assume: &'a Assume,
+    found: &'a Found,
+}
+
+impl Cast<'_> {
+    fn step(&self, section: &Section, assumed: &mut Vec<Assumed>) -> Step {
+        let mut phases = vec![];
+        let mut traffic = vec![];
+        let (mut samples, mut tokens, mut padding) = (0.0f64, 0.0f64, 0.0);
+        for b in &section.step {
+            let Some((count, lengths)) = self.samples(&section.step, b) else { continue };
+            for a in &lengths.assumed {
+                if !assumed.contains(a) {
+                    assumed.push(a.clone());
+                }
+            }
+            samples = samples.max(count);
+            tokens = tokens.max(count * lengths.sum());
+            match &b.stage {
+                Stage::Forward { model, graph, tokens: budget, .. } => {
+                    let name = format!("score by {}", self.c.program.models[*model].name);
+                    let pass = Pass { kind: Kind::Score, name, model: *model, graph: *graph };
+                    let one = Counted { updates: 1, budget: *budget, count, lengths: &lengths };
+                    phases.extend(self.pass(b, &pass, &one, None, &mut traffic));
+                }
+                Stage::Update {
+                    model, graph, optimizer, updates, epochs, tokens: budget, ..
+                } => {
+                    let name = format!("update {}", self.c.program.models[*model].name);
+                    let pass = Pass { kind: Kind::Update, name, model: *model, graph: *graph };
+                    let updates = updates * epochs;
+                    let count = count * *epochs as f64;
+                    let all = Counted { updates, budget: *budget, count, lengths: &lengths };
+                    let made = self.pass(b, &pass, &all, Some(*optimizer), &mut traffic);
+                    if let Some(p) = &made {
+                        let full = (*budget as f64).max(lengths.sum());
+                        padding = (1.0 - p.micro_tokens / full).clamp(0.0, 1.0);
+                    }
+                    phases.extend(made);
+                }
+                Stage::Generate { generator, copies, .. } => {
+                    phases.extend(self.sample(b, *generator, *copies, count, &lengths));
+                }
+                _ => {}
+            }
+        }
+        let zero = Estimate { source: Source::Counted, ..Estimate::default() };
+        let seconds = phases.iter().fold(zero, |sum, p| sum.plus(p.seconds));
+        let (name, steps) = (section.name.clone(), section.steps);
+        Step { name, steps, seconds, phases, traffic, samples, tokens, padding }
+    }
+
+    /// How many samples a stage works on, and how long they are.
+    fn samples(&self, step: &[Binding], b: &Binding) -> Option<(f64, Lengths)> {
+        match &b.stage {
+            Stage::Take { data, count, complete } => {
+                Some((*count as f64, self.lengths(*data, None, *complete)))
+            }
+            Stage::Generate { generator, copies, max_new, .. } => {
+                let take = b.args.iter().find_map(|a| match step.get(*a)?.stage {
+                    Stage::Take { data, count, .. } => Some((data, count)),
+                    _ => None,
+                });
+                let (data, rows) = take?;
+                let model = self.c.program.generators[*generator].model;
+                let context = self.c.program.models[model].context;
+                let lengths = self.lengths(data, Some(max_new.unwrap_or(context)), false);
+                Some(((rows * copies) as f64, lengths))
+            }
+            _ => b.args.iter().find_map(|a| self.samples(step, step.get(*a)?)),
+        }
+    }
+
+    /// Lengths of rows of `data`, with at most `new` tokens drawn for each.
+    fn lengths(&self, data: usize, new: Option<usize>, complete: bool) -> Lengths {
+        let data = &self.c.program.data[data];
+        let context = self.c.program.models[data.model].context as f64;
+        let limit = data.at_most.map_or(context, |(n, _)| n as f64);
+        let law = self.c.facts.assumptions.iter().find(|a| a.of == "lengths").map(|a| &a.law);
+        let guess = |what: &str, value: f64| Assumed {
+            what: what.into(),
+            value: format!("{value:.0} tokens"),
+            source: Source::Assumed,
+            help: "`assume lengths = lognormal(mean: .., p99: ..)`, or `from \"rollouts.jsonl\"`"
+                .into(),
+        };
+        let mut assumed = vec![];
+        let prompt = if complete { 0.0 } else { (limit / 8.0).clamp(1.0, 128.0) };
+        let most = new.map_or(context, |n| n as f64).min(context - prompt).max(1.0);
+        let (mean, most) = match law {
+            Some(Law::Lognormal { mean, p99 }) => (mean.min(most), most.min(p99 * 1.6)),
+            Some(Law::Uniform { low, high }) => (((low + high) / 2.0).min(most), high.min(most)),
+            Some(Law::Always(x)) => (x.min(most), x.min(most)),
+            Some(Law::File(_)) | None => {
+                let mean = (most / 4.0).max(1.0);
+                assumed.push(guess(
+                    if complete { "length of samples" } else { "output length" },
+                    mean,
+                ));
+                (mean, most)
+            }
+        };
+        if !complete {
+            assumed.push(guess("prompt length", prompt));
+        }
+        Lengths { prompt, mean, most, assumed }
+    }
+
+    fn precision(&self, model: usize) -> Precision {
+        let bf16 = self.c.facts.models.get(model).is_some_and(|m| m.bf16);
+        if bf16 { Precision::Bf16 } else { Precision::F32 }
+    }
+
+    /// A pass over all samples, by micro-batches; with an optimizer if it is an update.
+    fn pass(
+        &self,
+        b: &Binding,
+        pass: &Pass,
+        all: &Counted<'_>,
+        optimizer: Option<usize>,
+        traffic: &mut Vec<Traffic>,
+    ) -> Option<Phase> {
+        let c = self.c;
+        let mesh_index = c.program.models[pass.model].mesh;
+        let machine = machine_of(c, mesh_index)?;
+        let mesh = &c.program.meshes[mesh_index].1;
+        let plan = &c.plans[pass.graph];
+        let ways = (mesh.size("dp") * mesh.size("fsdp")) as f64;
+        let length = all.lengths.sum();
+        // A rank takes whole samples; a micro-batch holds at least one.
+        let per_rank = (all.count / ways / all.updates as f64).max(1.0);
+        let fit = (all.budget as f64 / length).floor().max(1.0);
+        let micro = (per_rank / fit).ceil().max(1.0);
+        let tokens = per_rank * length / micro;
+        let sizes = Sizes::packed(tokens, length);
+        let state = optimizer.map(|o| {
+            // Gradient, master copy and moments read; moments, master copy and weight written.
+            let moments = c.program.optimizers[o].state.len() as f64;
+            4.0 + 8.0 * (moments + 1.0) + 2.0
+        });
+        let job = Job {
+            plan,
+            mesh,
+            precision: self.precision(pass.model),
+            sizes,
+            micro: micro as usize,
+            chunks: 1,
+            optimizer: state,
+            gradient: 4.0,
+        };
+        let speed =
+            Speed { machine: &machine, rates: &self.found.rates, compute: self.assume.compute };
+        let work = Work::of(plan, &sizes, job.precision);
+        let took = job.of(&work, &speed);
+        let times = all.updates as f64;
+        self.traffic(traffic, &pass.name, &work, &job, &speed, times * micro);
+        let seconds = Estimate::around(took.seconds * times, self.found.spread, self.found.source);
+        let peak = machine.flops * mesh.ranks() as f64;
+        Some(Phase {
+            kind: pass.kind,
+            name: pass.name.clone(),
+            origin: b.origin,
+            model: Some(pass.model),
+            mesh: mesh_index,
+            devices: mesh.ranks(),
+            seconds,
+            parts: parts(&took, times),
+            forward: nrl_sim::rates::Seconds::default().plus(took.forward, times),
+            backward: nrl_sim::rates::Seconds::default().plus(took.backward, times),
+            flops: took.flops * times,
+            mfu: Some(took.flops / (took.seconds * peak)),
+            bubble: took.bubble / took.seconds.max(f64::MIN_POSITIVE),
+            micro: job.micro,
+            micro_tokens: tokens,
+            generated: None,
+        })
+    }
+
+    fn traffic(
+        &self,
+        out: &mut Vec<Traffic>,
+        phase: &str,
+        work: &Work,
+        job: &Job<'_>,
+        speed: &Speed<'_>,
+        times: f64,
+    ) {
+        for (region, n) in work.regions() {
+            for item in region.forward.iter().chain(&region.backward) {
+                let WorkKind::Collective { kind, axes, bytes } = &item.kind else { continue };
+                let group = machine::group(job.mesh, axes, speed.machine.per_node);
+                if group.size == 1 {
+                    continue;
+                }
+                let (kind, calls) = (format!("{kind:?}"), n * item.count * times);
+                let seconds = calls * speed.collective(kind_of(&item.kind), *bytes, group);
+                let class = group.class.name().to_string();
+                let same = |t: &&mut Traffic| {
+                    t.phase == phase && t.kind == kind && t.axes == *axes && t.bytes == *bytes
+                };
+                match out.iter_mut().find(same) {
+                    Some(t) => {
+                        t.calls += calls;
+                        t.seconds += seconds;
+                    }
+                    None => out.push(Traffic {
+                        phase: phase.into(),
+                        kind,
+                        axes: axes.clone(),
+                        class,
+                        ranks: group.size,
+                        calls,
+                        bytes: *bytes,
+                        seconds,
+                    }),
+                }
+            }
+        }
+    }
+
+    fn sample(
+        &self,
+        b: &Binding,
+        generator: usize,
+        _copies: usize,
+        count: f64,
+        lengths: &Lengths,
+    ) -> Option<Phase> {
+        let c = self.c;
+        let g = &c.program.generators[generator];
+        let machine = machine_of(c, g.mesh)?;
+        let mesh = &c.program.meshes[g.mesh].1;
+        let plan = &c.plans[g.graph];
+        let group = (mesh.size("tp") * mesh.size("rtp") * mesh.size("pp")) as f64;
+        let replicas = mesh.ranks() as f64 / group;
+        let speed =
+            Speed { machine: &machine, rates: &self.found.rates, compute: self.assume.compute };
+        let memory = fits::memory(c).into_iter().find(|m| m.origin == b.origin)?;
+        let weights: f64 =
+            memory.terms.iter().filter(|t| t.name == "weights").map(|t| t.bytes).sum();
+        let free = (machine.memory * 0.85 - weights).max(0.0);
+        let per_token = per_token(plan, 2.0);
+        let one = Sizes::packed(1.0, 1.0);
+        let flops = Work::of(plan, &one, self.precision(g.model)).flops();
+        let sampling = Sampling {
+            samples: count / replicas,
+            prompt: lengths.prompt,
+            mean: lengths.mean,
+            most: lengths.most,
+            weights,
+            per_token,
+            flops,
+            pool: free / per_token.max(1.0),
+        };
+        let generated: Generated = sampling.run(&speed);
+        let spread = self.found.spread.max(0.3);
+        Some(Phase {
+            kind: Kind::Sample,
+            name: format!("sample by {}", g.name),
+            origin: b.origin,
+            model: Some(g.model),
+            mesh: g.mesh,
+            devices: mesh.ranks(),
+            seconds: Estimate::around(generated.seconds, spread, Source::Roofline),
+            parts: vec![Part { name: "decoding".into(), seconds: generated.seconds }],
+            forward: Default::default(),
+            backward: Default::default(),
+            flops: flops * count * lengths.sum() * group,
+            mfu: None,
+            bubble: 0.0,
+            micro: 1,
+            micro_tokens: 0.0,
+            generated: Some(generated),
+        })
+    }
+}
+
+/// What a pass is of.
+struct Pass {
+    kind: Kind,
+    name: String,
+    model: usize,
+    graph: usize,
+}
+
+/// What a pass goes over.
+struct Counted<'a> {
+    updates: usize,
+    /// Tokens of a micro-batch.
+    budget: usize,
+    count: f64,
+    lengths: &'a Lengths,
+}
+
+fn kind_of(k: &WorkKind) -> nrl_sim::work::Collective {
+    match k {
+        WorkKind::Collective { kind, .. } => *kind,
+        _ => nrl_sim::work::Collective::Send,
+    }
+}
+
+/// What the seconds are spent on, the longest first.
+fn parts(took: &Took, times: f64) -> Vec<Part> {
+    let (f, b) = (&took.forward, &took.backward);
+    let mut parts: Vec<Part> = [
+        ("products", f.product + b.product),
+        ("attention", f.attention + b.attention),
+        ("passes over memory", f.memory + b.memory),
+        ("waiting for launches", f.launch + b.launch),
+        ("collectives in a node", f.node + b.node),
+        ("collectives across nodes", f.network + b.network),
+        ("pipeline bubble", took.bubble),
+        ("gradients and weights", took.gradients),
+        ("optimizer", took.optimizer),
+        ("fixed", took.fixed),
+    ]
+    .into_iter()
+    .filter(|(_, s)| *s > 0.0)
+    .map(|(name, s)| Part { name: name.into(), seconds: s * times })
+    .collect();
+    parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    parts
+}
