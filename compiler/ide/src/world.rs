@@ -3,11 +3,10 @@
 //! In: paths and [`Files`]. Out: modules with trees as far as their texts can be read, and what each
 //! imports. Nothing here is an error: a file that cannot be had is left out.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use nrl_base::{Files, SourceId, SourceMap, Span};
-use nrl_driver::STD;
 use nrl_syntax::ast::{File, Item, ItemKind, Name, Param, UseOrigin};
 
 /// What an imported name stands for.
@@ -24,7 +23,7 @@ pub struct Module {
     /// `std.grpo`, or the path of a local file.
     pub name: String,
     pub source: SourceId,
-    pub file: Rc<File>,
+    pub file: Arc<File>,
     pub imports: IndexMap<String, Import>,
 }
 
@@ -47,15 +46,6 @@ pub struct World {
     pub prelude: Option<usize>,
 }
 
-thread_local! {
-    /// The library, parsed once per thread; its sources are the first of every world.
-    static LIBRARY: Vec<Rc<File>> = STD
-        .iter()
-        .enumerate()
-        .map(|(at, (_, text))| Rc::new(nrl_syntax::parse(SourceId(at as u32), text).0))
-        .collect();
-}
-
 struct Loader<'f> {
     files: &'f dyn Files,
     world: World,
@@ -64,11 +54,7 @@ struct Loader<'f> {
 impl World {
     /// Reads the files at `paths` and everything they use.
     pub fn load(files: &dyn Files, paths: &[&str]) -> World {
-        let mut sources = SourceMap::new();
-        for (name, text) in STD {
-            sources.add(format!("{}.nrl", name.replace('.', "/")), *text);
-        }
-        let world = World { sources, modules: vec![], prelude: None };
+        let world = World { sources: SourceMap::new(), modules: vec![], prelude: None };
         let mut loader = Loader { files, world };
         for path in paths {
             loader.local(path);
@@ -119,7 +105,7 @@ impl World {
 }
 
 impl Loader<'_> {
-    fn add(&mut self, name: String, source: SourceId, file: Rc<File>) -> usize {
+    fn add(&mut self, name: String, source: SourceId, file: Arc<File>) -> usize {
         let at = self.world.modules.len();
         self.world.modules.push(Module { name, source, file, imports: IndexMap::new() });
         self.imports(at);
@@ -134,16 +120,16 @@ impl Loader<'_> {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let source = self.world.sources.add(path, text.as_str());
         let (file, _) = nrl_syntax::parse(source, &text);
-        Some(self.add(path.to_string(), source, Rc::new(file)))
+        Some(self.add(path.to_string(), source, Arc::new(file)))
     }
 
     fn standard(&mut self, name: &str) -> Option<usize> {
         if let Some(at) = self.world.module(name) {
             return Some(at);
         }
-        let at = STD.iter().position(|(n, _)| *n == name)?;
-        let file = LIBRARY.with(|all| all[at].clone());
-        Some(self.add(name.to_string(), SourceId(at as u32), file))
+        let module = nrl_stdlib::find(name)?;
+        let source = nrl_stdlib::add_source(&mut self.world.sources, module);
+        Some(self.add(name.to_string(), source, nrl_stdlib::tree(module)))
     }
 
     fn imports(&mut self, at: usize) {

@@ -6,16 +6,8 @@
 
 use std::fmt::Write as _;
 
-use crate::modules::STD;
-
-/// The tests of the library's modules, which are their examples.
-pub const EXAMPLES: &[(&str, &str)] = &[
-    ("std.prelude", include_str!("../../../stdlib/tests/prelude.nrl")),
-    ("std.grpo", include_str!("../../../stdlib/tests/grpo.nrl")),
-    ("std.optim", include_str!("../../../stdlib/tests/optim.nrl")),
-    ("std.ppo", include_str!("../../../stdlib/tests/ppo.nrl")),
-    ("std.rewards", include_str!("../../../stdlib/tests/rewards.nrl")),
-];
+pub use nrl_stdlib::EXAMPLES;
+use nrl_stdlib::STD;
 
 const INTRO: &str = "Everything here is written in `.nrl` and can be read, copied beside a recipe and changed: `nrlc explain std.grpo >
 grpo.nrl`, then `use \"grpo.nrl\"`. Names of `std.prelude` need no `use`. [language.md](language.md) has the functions of

@@ -51,8 +51,8 @@ use nrl_syntax::ast::{ItemKind, Recipe};
 
 pub use budget::{Budget, Limit, Measure};
 pub use elab::{GraphKind, Lowered};
-pub use modules::STD;
 pub use nrl_base::Files;
+pub use nrl_stdlib::STD;
 pub use probe::lower_fn;
 pub use trial::lower_tests;
 pub use value::{DimRule, PathRule, PlanRules, StateMode};

@@ -4,9 +4,11 @@
 //! Loading stops at cycles; a module that does not parse is kept as far as it does.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use nrl_base::{Diagnostic, Problems, SourceId, SourceMap, Span, nearest};
+use nrl_stdlib::STD;
 use nrl_syntax::ast::{File, Item, ItemKind, Use, UseOrigin};
 
 use crate::extend::Edited;
@@ -30,7 +32,7 @@ pub struct Module {
     /// `std.grpo`, or the path of a local file.
     pub name: String,
     pub source: SourceId,
-    pub file: File,
+    pub file: Arc<File>,
     /// Own items and imports, by name.
     pub names: IndexMap<String, Global>,
     /// Own and imported recipes: they are no values, so a recipe may be called as a module is.
@@ -73,26 +75,6 @@ impl Modules {
     }
 }
 
-/// The standard library, by module name.
-pub const STD: &[(&str, &str)] = &[
-    ("std.prelude", include_str!("../../../stdlib/prelude.nrl")),
-    ("std.clusters", include_str!("../../../stdlib/clusters.nrl")),
-    ("std.data", include_str!("../../../stdlib/data.nrl")),
-    ("std.dpo", include_str!("../../../stdlib/dpo.nrl")),
-    ("std.grpo", include_str!("../../../stdlib/grpo.nrl")),
-    ("std.models", include_str!("../../../stdlib/models.nrl")),
-    ("std.models.llama", include_str!("../../../stdlib/models/llama.nrl")),
-    ("std.models.qwen2", include_str!("../../../stdlib/models/qwen2.nrl")),
-    ("std.models.qwen3", include_str!("../../../stdlib/models/qwen3.nrl")),
-    ("std.models.qwen3_moe", include_str!("../../../stdlib/models/qwen3_moe.nrl")),
-    ("std.models.rope", include_str!("../../../stdlib/models/rope.nrl")),
-    ("std.optim", include_str!("../../../stdlib/optim.nrl")),
-    ("std.plans", include_str!("../../../stdlib/plans.nrl")),
-    ("std.ppo", include_str!("../../../stdlib/ppo.nrl")),
-    ("std.rewards", include_str!("../../../stdlib/rewards.nrl")),
-    ("std.sft", include_str!("../../../stdlib/sft.nrl")),
-];
-
 struct Loader<'f> {
     files: &'f dyn Files,
     sources: &'f mut SourceMap,
@@ -104,8 +86,6 @@ struct Loader<'f> {
     loading: Vec<String>,
     /// Where each imported name was imported.
     imports: BTreeMap<(ModuleId, String), Span>,
-    /// Modules of the library that were read ahead of their use.
-    ahead: BTreeMap<&'static str, (SourceId, File, Vec<Diagnostic>)>,
 }
 
 /// Loads `path` and everything it uses.
@@ -143,16 +123,14 @@ pub fn load(
         known: IndexMap::new(),
         loading: vec![],
         imports: BTreeMap::new(),
-        ahead: BTreeMap::new(),
     };
-    loader.read_ahead(&String::from_utf8_lossy(&bytes));
-    loader.add(plain(path), source, file);
+    loader.add(plain(path), source, Arc::new(file));
     loader.modules.prelude = loader.standard("std.prelude");
     Some(loader.modules)
 }
 
 impl Loader<'_> {
-    fn add(&mut self, name: String, source: SourceId, file: File) -> ModuleId {
+    fn add(&mut self, name: String, source: SourceId, file: Arc<File>) -> ModuleId {
         let id = ModuleId(self.modules.list.len());
         self.known.insert(name.clone(), id);
         let mut names = IndexMap::new();
@@ -303,67 +281,13 @@ impl Loader<'_> {
         );
     }
 
-    /// Reads the modules of the library that `text` uses, and those that they use, on all cores:
-    /// reading the library is most of the work of checking a small recipe.
-    fn read_ahead(&mut self, text: &str) {
-        let mut names: Vec<&'static str> = vec!["std.prelude"];
-        let used = library_uses(text);
-        names.extend(used.into_iter().filter(|n| *n != "std.prelude"));
-        names.sort_unstable();
-        names.dedup();
-        let mut at = 0;
-        while let Some(name) = names.get(at) {
-            let inner =
-                STD.iter().find(|(n, _)| n == name).map_or(vec![], |(_, t)| library_uses(t));
-            for name in inner {
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            at += 1;
-        }
-        let mut work = vec![];
-        for name in names {
-            let Some((name, text)) = STD.iter().find(|(n, _)| *n == name) else { continue };
-            let source = self.sources.add(format!("{}.nrl", name.replace('.', "/")), *text);
-            work.push((*name, source, *text));
-        }
-        // The longest first, so that no core is left with one of them at the end.
-        work.sort_by_key(|(_, _, text)| std::cmp::Reverse(text.len()));
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(work.len());
-        let parse = || {
-            let mut done = vec![];
-            while let Some((name, source, text)) =
-                work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-            {
-                let (file, found) = nrl_syntax::parse(*source, text);
-                done.push((*name, (*source, file, found)));
-            }
-            done
-        };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..cores).map(|_| scope.spawn(parse)).collect();
-            self.ahead.extend(parse());
-            for other in others {
-                self.ahead.extend(other.join().unwrap_or_default());
-            }
-        });
-    }
-
     fn standard(&mut self, name: &str) -> Option<ModuleId> {
         if let Some(id) = self.known.get(name) {
             return Some(*id);
         }
-        if let Some((source, file, found)) = self.ahead.remove(name) {
-            self.problems.extend(found);
-            return Some(self.add(name.to_string(), source, file));
-        }
-        let (_, text) = STD.iter().find(|(n, _)| *n == name)?;
-        let source = self.sources.add(format!("{}.nrl", name.replace('.', "/")), *text);
-        let (file, found) = nrl_syntax::parse(source, text);
-        self.problems.extend(found);
-        Some(self.add(name.to_string(), source, file))
+        let module = nrl_stdlib::find(name)?;
+        let source = nrl_stdlib::add_source(self.sources, module);
+        Some(self.add(name.to_string(), source, nrl_stdlib::tree(module)))
     }
 
     fn local(&mut self, importer: &str, path: &str, span: Span) -> Option<ModuleId> {
@@ -393,7 +317,7 @@ impl Loader<'_> {
                     self.sources.add(full.clone(), String::from_utf8_lossy(&bytes).into_owned());
                 let (file, found) = nrl_syntax::parse_bytes(source, &bytes);
                 self.problems.extend(found);
-                Some(self.add(full, source, file))
+                Some(self.add(full, source, Arc::new(file)))
             }
             Err(why) => {
                 self.problems.push(
@@ -405,22 +329,6 @@ impl Loader<'_> {
             }
         }
     }
-}
-
-/// Modules of the library that a text seems to use, by its lines; what is missed is read later.
-fn library_uses(text: &str) -> Vec<&'static str> {
-    let mut out = vec![];
-    for line in text.lines().filter_map(|l| l.strip_prefix("use std.")) {
-        // `use std.{a, b}`, `use std.models.llama.{llama}`, `use std.optim`.
-        let (home, names) = line.split_once('{').unwrap_or((line, ""));
-        let names = names.split('}').next().unwrap_or("").split(',');
-        let inside = names.map(|name| format!("std.{home}{}", name.trim()));
-        let home = home.split([' ', '#']).next().unwrap_or("").trim_end_matches('.');
-        for full in inside.chain([format!("std.{home}")]) {
-            out.extend(STD.iter().map(|(n, _)| *n).filter(|n| *n == full));
-        }
-    }
-    out
 }
 
 /// A path without `.` and, where it can be, without `..`, so that one file has one name.

@@ -13,23 +13,24 @@ pub use item::*;
 pub use stmt::*;
 
 use nrl_base::Span;
+use serde::{Deserialize, Serialize};
 
 /// An identifier.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Name {
     pub text: String,
     pub span: Span,
 }
 
 /// A text literal, escapes already replaced.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Text {
     pub value: String,
     pub span: Span,
 }
 
 /// Names joined by dots: `std.models`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Path {
     pub names: Vec<Name>,
     pub span: Span,

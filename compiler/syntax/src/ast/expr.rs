@@ -1,18 +1,19 @@
 //! Expressions, patterns and types.
 
 use nrl_base::Span;
+use serde::{Deserialize, Serialize};
 
 use super::{Block, Name, Path, Text};
 
 /// One expression.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Expr {
     pub kind: ExprKind,
     pub span: Span,
 }
 
 /// What an expression is.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ExprKind {
     Int(i64),
     Float(f64),
@@ -106,7 +107,7 @@ pub enum ExprKind {
 }
 
 /// A number with a unit.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quantity {
     pub value: f64,
     /// The number as written.
@@ -118,14 +119,14 @@ pub struct Quantity {
 }
 
 /// One factor of a unit.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct UnitFactor {
     pub name: Name,
     pub power: i32,
 }
 
 /// One argument of a call.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Arg {
     pub name: Option<Name>,
     pub value: Expr,
@@ -133,7 +134,7 @@ pub struct Arg {
 }
 
 /// One field of a record value.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecordValue {
     pub name: Name,
     pub value: Expr,
@@ -141,7 +142,7 @@ pub struct RecordValue {
 }
 
 /// One item between the brackets of an index.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum IndexItem {
     /// `ids`, `0..4`
     Expr(Expr),
@@ -152,14 +153,14 @@ pub enum IndexItem {
 }
 
 /// Operators before an operand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum UnaryOp {
     Neg,
     Not,
 }
 
 /// Operators between two operands, weakest first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BinaryOp {
     /// `0..1 to -1..1`
     To,
@@ -216,7 +217,7 @@ impl BinaryOp {
 }
 
 /// One arm of a `match`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Arm {
     pub pattern: Pattern,
     pub value: Expr,
@@ -224,14 +225,14 @@ pub struct Arm {
 }
 
 /// The left side of an arm.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Pattern {
     pub kind: PatternKind,
     pub span: Span,
 }
 
 /// What a pattern matches.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PatternKind {
     /// `_`
     Any,
@@ -250,7 +251,7 @@ pub enum PatternKind {
 }
 
 /// `for l in layers carrying x, k = 0 until done { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct For {
     pub var: Name,
     pub over: Expr,
@@ -260,14 +261,14 @@ pub struct For {
 }
 
 /// A value handed from turn to turn; without `= e` it starts from the name's value outside.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Carry {
     pub name: Name,
     pub start: Option<Expr>,
 }
 
 /// `scan back delta carrying a = 0 { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Scan {
     pub back: bool,
     /// Names of values over `tok`; inside the body each is one element.
@@ -277,7 +278,7 @@ pub struct Scan {
 }
 
 /// `collect 64 groups where c within 10 rounds { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Collect {
     pub count: Expr,
     pub cond: Option<Expr>,
@@ -286,14 +287,14 @@ pub struct Collect {
 }
 
 /// One type as written.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Type {
     pub kind: TypeKind,
     pub span: Span,
 }
 
 /// What a type is.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum TypeKind {
     /// `int`, `Sample`, `std.data.Pairs`
     Name(Path),
@@ -322,7 +323,7 @@ pub enum TypeKind {
 }
 
 /// One dim of a tensor with the axes that split it: `tok@dp`, `2 * half`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Layout {
     pub dim: Expr,
     pub axes: Vec<Name>,

@@ -1,18 +1,19 @@
 //! Items: what stands at the top of a file.
 
 use nrl_base::Span;
+use serde::{Deserialize, Serialize};
 
 use super::{Bind, Block, Expr, Layout, Name, Path, Text, Type};
 
 /// One `.nrl` file.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct File {
     pub items: Vec<Item>,
     pub span: Span,
 }
 
 /// One item with the `##` lines above it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Item {
     /// The doc comment, `##` removed, lines joined by line breaks.
     pub doc: Option<String>,
@@ -21,7 +22,7 @@ pub struct Item {
 }
 
 /// What an item is.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ItemKind {
     Use(Use),
     Fn(Fn),
@@ -67,7 +68,7 @@ impl Item {
 }
 
 /// `use std.{a, b}`, `use std.models.{llama as l}`, `use "./local.nrl" as x`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Use {
     pub origin: UseOrigin,
     /// The names in braces; empty means the module itself is bound.
@@ -77,21 +78,21 @@ pub struct Use {
 }
 
 /// Where the names of a `use` come from.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum UseOrigin {
     Path(Path),
     File(Text),
 }
 
 /// One name in the braces of a `use`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct UseName {
     pub name: Name,
     pub alias: Option<Name>,
 }
 
 /// `fn f(x: f32[tok], k = 2) -> f32[tok] { ... }`; a body `= e` is a block with only a value.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Fn {
     pub name: Name,
     pub params: Vec<Param>,
@@ -100,7 +101,7 @@ pub struct Fn {
 }
 
 /// One parameter of a function, model, plan or recipe.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Param {
     pub name: Name,
     pub ty: Option<Type>,
@@ -109,7 +110,7 @@ pub struct Param {
 }
 
 /// `extern fn f(s: Sample) -> float in 0..1 from "python my.py" timeout 2 s`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ExternFn {
     pub name: Name,
     pub params: Vec<Param>,
@@ -119,7 +120,7 @@ pub struct ExternFn {
 }
 
 /// A setting of an external process: `timeout 2 s`, `deadline 20 s`, `32 workers`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ProcessOption {
     /// `timeout`, `deadline`, `workers` or `retries`; `on_timeout` for `on timeout e`.
     pub name: Name,
@@ -128,7 +129,7 @@ pub struct ProcessOption {
 }
 
 /// `extern env sandbox from "python sandbox.py", 32 workers { fn open(p: Problem) -> Box }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ExternEnv {
     pub name: Name,
     pub command: Text,
@@ -137,7 +138,7 @@ pub struct ExternEnv {
 }
 
 /// A function without a body.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Signature {
     pub doc: Option<String>,
     pub name: Name,
@@ -147,7 +148,7 @@ pub struct Signature {
 }
 
 /// `model llama(cfg: LlamaConfig) { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Model {
     pub name: Name,
     pub params: Vec<Param>,
@@ -155,7 +156,7 @@ pub struct Model {
 }
 
 /// One member of a model or of a repeated block.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub doc: Option<String>,
     pub kind: MemberKind,
@@ -163,7 +164,7 @@ pub struct Member {
 }
 
 /// What a member is.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum MemberKind {
     /// `dim d = cfg.hidden_size, q = kv * group`
     Dims(Vec<DimDecl>),
@@ -180,7 +181,7 @@ pub enum MemberKind {
 }
 
 /// One dim of a `dim` line.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DimDecl {
     pub name: Name,
     pub size: Expr,
@@ -188,7 +189,7 @@ pub struct DimDecl {
 }
 
 /// `param wk, wv: [kv, hd, d] init normal(0.02) from "layers.{i}.{k,v}.weight" or e if c if d`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ParamDecl {
     pub names: Vec<Name>,
     /// `f32` of `f32[d]`; none for `[d]`.
@@ -205,7 +206,7 @@ pub struct ParamDecl {
 }
 
 /// Another parameter that stands in for this one.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Tie {
     pub param: Expr,
     pub cond: Option<Expr>,
@@ -213,14 +214,14 @@ pub struct Tie {
 }
 
 /// `record LlamaConfig { hidden_size: int, eps: float = 1e-5 }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Record {
     pub name: Name,
     pub fields: Vec<RecordField>,
 }
 
 /// One field of a record.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecordField {
     pub doc: Option<String>,
     pub name: Name,
@@ -230,14 +231,14 @@ pub struct RecordField {
 }
 
 /// `enum Recompute { none, full, selective(list(text)) }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Enum {
     pub name: Name,
     pub variants: Vec<Variant>,
 }
 
 /// One variant of an enum.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Variant {
     pub doc: Option<String>,
     pub name: Name,
@@ -246,7 +247,7 @@ pub struct Variant {
 }
 
 /// `plan megatron(sp: bool) { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub name: Name,
     pub params: Vec<Param>,
@@ -254,7 +255,7 @@ pub struct Plan {
 }
 
 /// `plan mine for llama on m = megatron(sp: true) with { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PlanFor {
     pub name: Name,
     pub model: Option<Path>,
@@ -264,7 +265,7 @@ pub struct PlanFor {
 }
 
 /// One rule of a plan, with its `if`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PlanRule {
     pub doc: Option<String>,
     pub kind: PlanRuleKind,
@@ -273,7 +274,7 @@ pub struct PlanRule {
 }
 
 /// What a rule says. Targets are dims, `layers`, or paths such as `layers[*].wo`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PlanRuleKind {
     /// `q, kv: @tp` or `expert: @ep on x`; no axes for `q: replicated`
     Split { targets: Vec<Expr>, axes: Vec<Name>, view: Option<Name> },
@@ -290,7 +291,7 @@ pub enum PlanRuleKind {
 }
 
 /// `mesh m = gpus axes (dp: rest, tp: 2)`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Mesh {
     pub name: Name,
     pub cluster: Expr,
@@ -298,7 +299,7 @@ pub struct Mesh {
 }
 
 /// One axis of a mesh; the size may be `rest`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Axis {
     pub name: Name,
     pub size: Expr,
@@ -306,7 +307,7 @@ pub struct Axis {
 }
 
 /// `pool a, b = gpus split (4 nodes, rest)`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Pool {
     pub names: Vec<Name>,
     pub cluster: Expr,
@@ -314,7 +315,7 @@ pub struct Pool {
 }
 
 /// `view x of m(dp, cp, tp) = (edp: rest, ep: 4)`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct View {
     pub name: Name,
     pub mesh: Path,
@@ -323,7 +324,7 @@ pub struct View {
 }
 
 /// `recipe r(lr = 1e-6) extends base { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Recipe {
     pub name: Name,
     pub params: Vec<Param>,
@@ -332,14 +333,14 @@ pub struct Recipe {
 }
 
 /// `type Share = float in 0..1`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TypeDef {
     pub name: Name,
     pub ty: Type,
 }
 
 /// `test "clips both sides" { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Test {
     pub name: Text,
     pub body: Block,

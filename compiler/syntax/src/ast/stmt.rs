@@ -1,11 +1,12 @@
 //! Statements: the lines of functions, recipes, phases and steps.
 
 use nrl_base::Span;
+use serde::{Deserialize, Serialize};
 
 use super::{Arg, Expr, Mesh, Name, PlanFor, Pool, Text, Type, View};
 
 /// Statements in braces. `value` is the last line if that line is an expression.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Block {
     pub stmts: Vec<Stmt>,
     pub value: Option<Box<Expr>>,
@@ -13,7 +14,7 @@ pub struct Block {
 }
 
 /// One statement with the `##` lines above it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Stmt {
     pub doc: Option<String>,
     pub kind: StmtKind,
@@ -21,7 +22,7 @@ pub struct Stmt {
 }
 
 /// What a statement says.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum StmtKind {
     Bind(Bind),
     /// An expression that is not the last line, such as `s.check()`.
@@ -80,7 +81,7 @@ pub enum StmtKind {
 }
 
 /// What another system is told beside what the recipe says.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// `nemo_rl`
     pub system: Name,
@@ -91,7 +92,7 @@ pub struct Settings {
 
 /// `a.b = 1`, or `remove a.b` without a value. Values are numbers, texts, flags, `none`, lists and
 /// records of them.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Setting {
     pub path: Vec<Name>,
     pub value: Option<Expr>,
@@ -99,7 +100,7 @@ pub struct Setting {
 }
 
 /// `x = e`, `let x: int = e`, `a, b = e`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Bind {
     pub names: Vec<Name>,
     pub ty: Option<Type>,
@@ -107,7 +108,7 @@ pub struct Bind {
 }
 
 /// `run 500 steps within 13 h, seed 42`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {
     pub length: Expr,
     pub within: Option<Expr>,
@@ -115,7 +116,7 @@ pub struct Run {
 }
 
 /// Models, the mesh they live on and the plan that lays them out.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Place {
     pub models: Vec<Expr>,
     pub mesh: Expr,
@@ -123,7 +124,7 @@ pub struct Place {
 }
 
 /// `phase sft for 300 steps { ... }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Phase {
     pub name: Name,
     pub length: Option<Expr>,
@@ -131,21 +132,21 @@ pub struct Phase {
 }
 
 /// A block with a time: the period of `every`, the first step of `from step`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Timed {
     pub time: Expr,
     pub body: Block,
 }
 
 /// `halt when cond for 5 steps`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Halt {
     pub cond: Expr,
     pub lasting: Option<Expr>,
 }
 
 /// What a test says of a value.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Assert {
     pub cond: Expr,
     /// How far the two sides of `==` may be apart.
@@ -153,14 +154,14 @@ pub struct Assert {
 }
 
 /// Lines that must raise an error.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Fails {
     pub code: Name,
     pub body: Block,
 }
 
 /// `assume lengths = lognormal(mean: 700 tokens)` or `assume lengths from "rollouts.jsonl"`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Assume {
     pub name: Name,
     pub value: Expr,
@@ -169,7 +170,7 @@ pub struct Assume {
 }
 
 /// `checkpoint keep 3 by test.accuracy, and the latest`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
     pub keep: Option<Expr>,
     pub by: Option<Expr>,
@@ -177,7 +178,7 @@ pub struct Checkpoint {
 }
 
 /// `update policy by opt in 2 updates, 4 epochs, 8192 tokens/microbatch, minimising { loss }`
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Update {
     pub model: Expr,
     pub optimizer: Expr,
