@@ -139,6 +139,78 @@ fn import_writes_lines_and_one_block() {
     assert_eq!(nrl_syntax::print::format(&text).as_deref(), Ok(text.as_str()));
 }
 
+/// A recipe with the estimator of an algorithm.
+fn estimated(estimator: &str, more: &str) -> Files {
+    let own = OWN.replace(
+        "max_num_steps: 500}",
+        &format!("max_num_steps: 500, adv_estimator: {{{estimator}}}}}"),
+    );
+    let mut files = files();
+    files.insert("examples/configs/own.yaml".into(), own + more);
+    files
+}
+
+#[test]
+fn estimators_are_calls_of_the_library() {
+    let teachers = "
+on_policy_distillation:
+  enabled: true
+  teacher_model_by_agent_name: {code: Qwen/Qwen3-14B, usual: Qwen/Qwen3-32B}
+  default_teacher_alias: usual
+";
+    for (estimator, more, lines, change, path, is) in [
+        (
+            "name: reinforce_plus_plus, minus_baseline: true",
+            "",
+            [
+                "adv = reinforce_plus_plus.advantages(r, old, baseline: mean)\n",
+                "mean(ppo.clip(ratio(logprob(policy, s), old), adv, 0.2..0.2), over: tokens)\n",
+                "use std.{clusters, data, grpo, models, optim, plans, ppo, reinforce_plus_plus, rewards}\n",
+            ],
+            ("baseline: mean", "baseline: zero"),
+            "grpo.adv_estimator.minus_baseline",
+            "Bool(false)",
+        ),
+        (
+            "name: gdpo, use_leave_one_out_baseline: false",
+            "",
+            [
+                "adv = gdpo.advantages(gdpo.part(r, baseline: mean, scale: std), valid(r))",
+                "mean(grpo.clip(ratio(logprob(policy, s), old), adv, 0.2..0.2), over: tokens)\n",
+                "use std.{clusters, data, gdpo, grpo, models, optim, plans, rewards}\n",
+            ],
+            ("scale: std", "scale: unscaled"),
+            "grpo.adv_estimator.normalize_rewards",
+            "Bool(false)",
+        ),
+        (
+            "name: opd",
+            teachers,
+            [
+                "  teacher = models.load(\"Qwen/Qwen3-32B\")\n",
+                "adv = opd.advantages(logprob(teacher, s), old)  # more teachers are named below\n",
+                "use std.{clusters, data, grpo, models, opd, optim, plans, ppo, rewards}\n",
+            ],
+            ("Qwen/Qwen3-32B\")", "Qwen/Qwen3-8B\")"),
+            "on_policy_distillation.teacher_model_by_agent_name.usual",
+            "Text(\"Qwen/Qwen3-8B\")",
+        ),
+    ] {
+        let files = estimated(estimator, more);
+        let text = imported(&files);
+        for line in lines {
+            assert!(text.contains(line), "{line}\nin\n{text}");
+        }
+        let out = exported(&files, &text);
+        assert!(out.lost.is_empty(), "{:?}", out.lost);
+        let name = estimator.split([',', ' ']).nth(1).expect("a name");
+        let said = resolved(&files, &out.yaml, "grpo.adv_estimator.name");
+        assert_eq!(said, format!("Text({name:?})"));
+        let changed = exported(&files, &text.replace(change.0, change.1));
+        assert_eq!(resolved(&files, &changed.yaml, path), is, "{}", changed.yaml);
+    }
+}
+
 #[test]
 fn an_unchanged_recipe_exports_its_differences_alone() {
     let files = files();

@@ -106,7 +106,8 @@ fn kl_call<'c, 'a>(inside: &'c [Call<'a>]) -> Option<&'c Call<'a>> {
 }
 
 fn clip<'a>(reader: &mut Reader<'a>, call: &Call<'a>, over: Option<&str>, sequence: bool) {
-    if call.callee == "ppo.clip" {
+    // Advantages per token that are no critic's are clipped by `std.ppo` too.
+    if call.callee == "ppo.clip" && !reader.facts.contains_key("estimator") {
         reader.found = Some(Algorithm::Ppo);
     }
     let range = call.args.iter().find_map(|arg| match &arg.value.kind {

@@ -41,6 +41,7 @@ pub(crate) fn read<'a>(file: &'a ast::File, recipe: &'a ast::Recipe) -> Said<'a>
     for item in &file.items {
         reader.item(item);
     }
+    reader.judged(recipe);
     let algorithm = reader.algorithm();
     let Reader { facts, block, lost, .. } = reader;
     Said { facts, algorithm, block, lost }
@@ -131,6 +132,7 @@ impl<'a> Reader<'a> {
                             _ if callee.ends_with(".take") => {
                                 self.roles.data = self.roles.data.or(call.base());
                             }
+                            "gdpo.part" => self.roles.reward = first,
                             _ if callee.ends_with(".advantages") => self.roles.reward = first,
                             "ppo.at_last_token" | "at_last_token" => self.roles.reward = first,
                             _ => {}
@@ -165,6 +167,20 @@ impl<'a> Reader<'a> {
                     self.roles.data = self.roles.data.or(call.base());
                 }
             }
+        }
+    }
+
+    /// Teachers are of sections that no line speaks of: the settings name them.
+    fn judged(&mut self, recipe: &ast::Recipe) {
+        let section = |line: &ast::Setting| {
+            line.path.first().is_some_and(|name| name.text == "on_policy_distillation")
+        };
+        let named = self.block.is_some_and(|block| block.lines.iter().any(section));
+        if crate::native::text(&self.facts, "estimator") == Some("opd") && !named {
+            self.lose(
+                recipe.name.span,
+                "teachers are named by `on_policy_distillation` in settings",
+            );
         }
     }
 
@@ -534,7 +550,8 @@ impl<'a> Reader<'a> {
                     let name = self.environments[callee].to_string();
                     self.say("reward", Some(Value::Text(name)));
                 }
-                _ if callee.ends_with(".advantages") => self.advantages(&call),
+                "gdpo.part" => self.compared(&call),
+                _ if callee.ends_with(".advantages") => self.advantages(&bind.value, &call),
                 "tis" | "icepop" | "seq_mask_tis" | "weight" => self.correction(&call),
                 "ppo.gae" | "gae" => {
                     self.found = Some(Algorithm::Ppo);
@@ -581,14 +598,27 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn advantages(&mut self, call: &Call<'a>) {
+    fn advantages(&mut self, value: &'a Expr, call: &Call<'a>) {
         self.mark("advantages");
-        let module = call.callee.trim_end_matches(".advantages").to_string();
-        let grpo = module == "grpo";
-        self.say("estimator", Some(Value::Text(module)));
-        if !grpo {
-            return;
+        let module = call.callee.trim_end_matches(".advantages");
+        self.say("estimator", Some(Value::Text(module.into())));
+        match module {
+            "grpo" => self.compared(call),
+            "gdpo" if calls(value).iter().filter(|c| c.callee == "gdpo.part").count() > 1 => {
+                self.lose(call.span, "several rewards come from one environment");
+            }
+            "reinforce_plus_plus" => match call.named("baseline").and_then(name_of) {
+                Some("mean") => self.say("minus_baseline", Some(Value::Bool(true))),
+                Some("zero") => self.say("minus_baseline", Some(Value::Bool(false))),
+                Some(other) => self.lose(call.span, format!("the baseline `{other}` has no form")),
+                None => {}
+            },
+            _ => {}
         }
+    }
+
+    /// What a reward is compared with, and what the difference is divided by.
+    fn compared(&mut self, call: &Call<'a>) {
         match call.named("baseline").and_then(name_of) {
             Some("leave_one_out") => self.say("leave_one_out", Some(Value::Bool(true))),
             Some("mean") => self.say("leave_one_out", Some(Value::Bool(false))),

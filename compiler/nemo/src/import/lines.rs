@@ -357,6 +357,9 @@ impl Writer<'_> {
         }
         let (low, high) = (self.value("clip_low")?, self.value("clip_high")?);
         if on(self.facts, "cispo") {
+            if self.per_token() {
+                return None;
+            }
             return Some(format!(
                 "{weight}grpo.cispo({ratio}, adv, logprob(policy, s), {low}..{high})"
             ));
@@ -365,7 +368,7 @@ impl Writer<'_> {
             None | Some(Value::Null) => String::new(),
             Some(dual) => format!(", dual: {}", literal(dual)?),
         };
-        let module = if self.algorithm == Algorithm::Ppo { "ppo" } else { "grpo" };
+        let module = if self.per_token() { "ppo" } else { "grpo" };
         Some(format!("{weight}{module}.clip({ratio}, adv, {low}..{high}{dual})"))
     }
 
@@ -416,30 +419,44 @@ impl Writer<'_> {
         if let Some(reward) = self.reward() {
             self.noted("reward", format!("  r = {reward}"));
         }
-        let advantages = match text(self.facts, "estimator") {
-            None | Some("grpo") => {
-                let mut args = vec![String::from("r")];
-                match self.facts.get("leave_one_out") {
-                    Some(Value::Bool(true)) => args.push("baseline: leave_one_out".into()),
-                    Some(Value::Bool(false)) => args.push("baseline: mean".into()),
-                    _ => {}
-                }
-                match self.facts.get("scaled") {
-                    Some(Value::Bool(true)) => args.push("scale: std".into()),
-                    Some(Value::Bool(false)) => args.push("scale: unscaled".into()),
-                    _ => {}
-                }
-                format!("grpo.advantages({})", args.join(", "))
-            }
-            Some(name) => format!("{name}.advantages(r)"),
-        };
-        self.noted("advantages", format!("  adv = {advantages}"));
-        self.old();
+        let advantages = self.advantages();
+        if !self.per_token() {
+            self.noted("advantages", format!("  adv = {advantages}"));
+            self.old();
+        } else {
+            self.old();
+            self.noted("advantages", format!("  adv = {advantages}"));
+        }
         let update = self.update("policy", "opt", false);
         self.noted("update", format!("  {update}"));
         self.surrogate("    ");
         self.line("  }");
         self.line("}");
+    }
+
+    /// Whether advantages are one per token.
+    fn per_token(&self) -> bool {
+        self.algorithm == Algorithm::Ppo
+            || matches!(text(self.facts, "estimator"), Some("reinforce_plus_plus" | "opd"))
+    }
+
+    fn advantages(&self) -> String {
+        let flag = |fact: &str, name: &str, yes: &str, no: &str| match self.facts.get(fact) {
+            Some(Value::Bool(said)) => format!(", {name}: {}", if *said { yes } else { no }),
+            _ => String::new(),
+        };
+        let baseline = flag("leave_one_out", "baseline", "leave_one_out", "mean");
+        let scale = flag("scaled", "scale", "std", "unscaled");
+        match text(self.facts, "estimator") {
+            Some("gdpo") => format!("gdpo.advantages(gdpo.part(r{baseline}{scale}), valid(r))"),
+            Some("reinforce_plus_plus") => {
+                let baseline = flag("minus_baseline", "baseline", "mean", "zero");
+                format!("reinforce_plus_plus.advantages(r, old{baseline})")
+            }
+            Some("opd") => "opd.advantages(logprob(teacher, s), old)".into(),
+            None | Some("grpo") => format!("grpo.advantages(r{baseline}{scale})"),
+            Some(name) => format!("{name}.advantages(r)"),
+        }
     }
 
     fn ppo(&mut self) {

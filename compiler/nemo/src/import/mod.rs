@@ -158,6 +158,19 @@ impl Work<'_> {
         if get("data.default.env_name") == Some(&Value::Text("math".into())) {
             notes.push(("reward", "NeMo RL grades with math-verify".into()));
         }
+        match get("grpo.adv_estimator.name") {
+            Some(Value::Text(name)) if name == "gdpo" => {
+                notes.push(("advantages", "the environment gives several rewards".into()));
+            }
+            Some(Value::Text(name)) if name == "opd" => {
+                notes.push(("reward", "reported, not trained on".into()));
+                let teachers = "on_policy_distillation.teacher_model_by_agent_name";
+                if self.root.get(teachers).is_some_and(|n| n.entries().count() > 1) {
+                    notes.push(("advantages", "more teachers are named below".into()));
+                }
+            }
+            _ => {}
+        }
         if get("grpo.use_dynamic_sampling") == Some(&Value::Bool(true)) {
             notes.push(("advantages", "groups without spread are sampled again, see below".into()));
         }
@@ -194,10 +207,21 @@ impl Work<'_> {
         out.push("  }".into());
         out.push("}".into());
         let modules = [
-            "clusters", "data", "dpo", "grpo", "models", "optim", "plans", "ppo", "rewards", "sft",
+            "clusters",
+            "data",
+            "dpo",
+            "gdpo",
+            "grpo",
+            "models",
+            "opd",
+            "optim",
+            "plans",
+            "ppo",
+            "reinforce_plus_plus",
+            "rewards",
+            "sft",
         ];
-        let used: Vec<_> =
-            modules.into_iter().filter(|m| body_text.contains(&format!("{m}."))).collect();
+        let used: Vec<_> = modules.into_iter().filter(|m| names(&body_text, m)).collect();
         if !used.is_empty() {
             out.insert(0, format!("use std.{{{}}}\n", used.join(", ")));
         }
@@ -237,6 +261,13 @@ fn told_line(path: &[String], value: Option<&Value>, out: &mut Vec<String>) -> O
     }
     out.push(format!("    {written} = {literal}"));
     Some(())
+}
+
+/// Whether `module.` stands in a text, and not as the end of another word.
+fn names(text: &str, module: &str) -> bool {
+    let within = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let dotted = format!("{module}.");
+    text.match_indices(&dotted).any(|(at, _)| !text[..at].ends_with(within))
 }
 
 /// A path from the folder `examples` of NeMo RL on, if it lies there.

@@ -273,7 +273,24 @@ fn generation(
     }
     if algorithm == Algorithm::Grpo {
         staleness(facts, below, put);
+        if let (Some(teacher), Some((path, _))) = (facts.get("teacher"), judge(below)) {
+            put("teacher", &path, teacher.clone());
+        }
     }
+}
+
+/// The teacher of on-policy distillation that judges where no other is named: its path and its model.
+pub(super) fn judge(root: &Node) -> Option<(String, &str)> {
+    let section = "on_policy_distillation";
+    let models = root.get(&format!("{section}.teacher_model_by_agent_name"))?;
+    let usual = match root.get(&format!("{section}.default_teacher_alias")).map(|n| &n.value) {
+        Some(Value::Text(alias)) => models.child(alias).map(|n| (alias.as_str(), n)),
+        _ => models.entries().next(),
+    };
+    let (alias, node) = usual?;
+    let Value::Text(model) = &node.value else { return None };
+    let plain = !model.contains("${") && !alias.contains('.');
+    plain.then(|| (format!("{section}.teacher_model_by_agent_name.{alias}"), model.as_str()))
 }
 
 fn correction(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &str, Value)) {

@@ -138,6 +138,7 @@ fn grpo(rows: &mut Vec<Row>) {
         or("estimator", "advantages", "grpo.adv_estimator.name", Value::Text("grpo".into())),
         row("leave_one_out", "advantages", "grpo.adv_estimator.use_leave_one_out_baseline"),
         row("scaled", "advantages", "grpo.adv_estimator.normalize_rewards"),
+        row("minus_baseline", "advantages", "grpo.adv_estimator.minus_baseline"),
     ]);
 }
 

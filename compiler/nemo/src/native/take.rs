@@ -43,7 +43,9 @@ fn fits(fact: &str, value: &Value) -> bool {
             matches!(value, Value::Int(n) if *n > 0)
         }
         "save" | "over_tokens" | "sp" | "recompute" | "on_policy_kl" | "sequence_ratio"
-        | "cispo" | "no_ratio" | "leave_one_out" | "scaled" => matches!(value, Value::Bool(_)),
+        | "cispo" | "no_ratio" | "leave_one_out" | "scaled" | "minus_baseline" => {
+            matches!(value, Value::Bool(_))
+        }
         "dtype" => matches!(value, Value::Text(t) if dtype_word(t).is_some()),
         "model" | "critic" | "teacher" => matches!(value, Value::Text(t) if !t.contains("${")),
         "kl_kind" => matches!(value, Value::Text(t) if matches!(t.as_str(), "k1" | "k2" | "k3")),
@@ -182,6 +184,12 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
     if algorithm != Algorithm::Distillation {
         correction(root, facts);
     }
+    if algorithm == Algorithm::Grpo
+        && text(facts, "estimator") == Some("opd")
+        && let Some((_, teacher)) = super::edits::judge(root)
+    {
+        facts.insert("teacher", Value::Text(teacher.into()));
+    }
     if algorithm == Algorithm::Grpo && get("grpo.async_grpo.enabled") == Some(&Value::Bool(true)) {
         if let Some(Value::Int(age)) = get("grpo.async_grpo.max_trajectory_age_steps") {
             facts.insert("staleness", Value::Int(*age));
@@ -291,9 +299,13 @@ fn tidy(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
     if facts.contains_key("estimator") {
         facts.insert("advantages", Value::Bool(true));
     }
-    if text(facts, "estimator").is_some_and(|name| name != "grpo") {
+    let estimator = text(facts, "estimator").unwrap_or("grpo").to_string();
+    if !matches!(estimator.as_str(), "grpo" | "gdpo") {
         facts.shift_remove("leave_one_out");
         facts.shift_remove("scaled");
+    }
+    if estimator != "reinforce_plus_plus" {
+        facts.shift_remove("minus_baseline");
     }
     if text(facts, "kl_direction") != Some("mixed") {
         facts.shift_remove("mix");
