@@ -20,11 +20,7 @@ pub fn memory(c: &Compiled) -> Vec<Memory> {
 /// The same for every stage; ranks that are threads of this process share an unknown memory, and
 /// hold no context of a driver.
 pub(crate) fn everywhere(c: &Compiled) -> Vec<Memory> {
-    let mut all = on(c, Some(Device { name: "this machine".into(), memory: f64::INFINITY }));
-    for m in all.iter_mut().filter(|m| m.device.memory.is_infinite()) {
-        m.terms.retain(|t| t.name != "fixed");
-    }
-    all
+    on(c, Some(Device { name: "this machine".into(), memory: f64::INFINITY }))
 }
 
 fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
@@ -47,6 +43,7 @@ fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
         devices: (0..c.program.meshes.len()).map(device).collect(),
         precisions: (0..c.program.models.len()).map(precision).collect(),
         bf16_masters: c.facts.bf16_masters.clone(),
+        stack: None,
     });
     all.retain(|m| uncounted(c, m.model, m.mesh).is_none());
     all

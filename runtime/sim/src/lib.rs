@@ -14,4 +14,8 @@ pub mod tables;
 pub mod train;
 pub mod work;
 
-pub use memory::{Device, Memory, Precision, Setup, Term, memory, per_token};
+pub use memory::peak::{Load, Offload, Peak};
+pub use memory::stack::Stack;
+pub use memory::{
+    Device, Memory, Precision, Setup, Term, generation, host, memory, per_token, phases, profile,
+};

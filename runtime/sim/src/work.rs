@@ -34,7 +34,7 @@ impl Sizes {
     }
 
     /// Size of dim `d` of `g`, where `cut` is over how many ranks the plan cuts it.
-    fn of(&self, g: &Graph, d: DimId) -> f64 {
+    pub(crate) fn of(&self, g: &Graph, d: DimId) -> f64 {
         let dim = g.dims.get(d);
         if !g.dims.is_ragged(d) {
             return g.dims.bound(d) as f64;

@@ -1,16 +1,28 @@
 //! Bytes per rank of each stage of a step, by term.
 //!
 //! Weights, gradients and optimizer state follow from the layouts of the plans (ZeRO stages:
-//! Rajbhandari et al. 2020), saved activations from the lifetimes of the plan that computes them,
-//! at the token budget of a micro-batch. A model in bf16 keeps weights and activations in two bytes,
-//! gradients, the master copy and the moments in four (Micikevicius et al. 2018), and one number per
-//! token or head in four.
+//! Rajbhandari et al. 2020), what layers keep from the plan's backward pass (`profile`), and the rest from how a
+//! framework stores and buffers (`stack`, `peak`). `generation` has the pool of keys and values, `phases` what is
+//! resident when, `host` the memory of nodes and disks. Everything is at the bounds that a recipe states.
+
+pub mod generation;
+pub mod host;
+pub mod peak;
+pub mod phases;
+pub mod profile;
+pub mod stack;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_ir::cost::elements;
 use nrl_ir::plan::{ParamLayout, Plan, peak};
 use nrl_ir::program::{Program, Stage};
 use nrl_ir::{DType, DimId, Extent, Graph, Mesh, Op, ValueId};
+use peak::{Load, Offload};
 use serde::Serialize;
+use stack::{COMMUNICATORS, CONTEXT, Stack};
+
+use crate::work::Sizes;
 
 /// A device that a mesh stands for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,6 +50,8 @@ pub struct Setup<'a> {
     pub precisions: Vec<Precision>,
     /// One per optimizer: whether it adds to weights in bf16, without a copy in f32.
     pub bf16_masters: Vec<bool>,
+    /// How updates on devices store and buffer; by the plan if none.
+    pub stack: Option<Stack>,
 }
 
 /// A part of what a stage holds.
@@ -85,9 +99,7 @@ impl Memory {
     }
 }
 
-/// Bytes that no plan counts: the driver's context, buffers of the communicators, and what the
-/// allocator holds back. Assumed, from runs on H100 (5 to 5.5 GiB of 79.6 reported).
-const FIXED: f64 = 5.0 * 1_073_741_824.0;
+pub(crate) const GIB: f64 = 1_073_741_824.0;
 
 /// The stages of every phase that run on devices, in the order of the recipe.
 pub fn memory(setup: &Setup<'_>) -> Vec<Memory> {
@@ -114,7 +126,11 @@ pub fn memory(setup: &Setup<'_>) -> Vec<Memory> {
                 Stage::Update { optimizer, .. } => Some(*optimizer),
                 _ => None,
             };
-            let terms = setup.terms(model, &setup.plans[graph], optimizer, &binding.stage);
+            let plan = &setup.plans[graph];
+            let terms = match optimizer {
+                Some(o) if device.memory.is_finite() => setup.update(model, plan, o, &device),
+                _ => setup.terms(model, plan, optimizer, &binding.stage, &device),
+            };
             all.push(Memory { stage: name, origin: binding.origin, model, mesh, device, terms });
         }
     }
@@ -128,6 +144,7 @@ impl Setup<'_> {
         plan: &Plan,
         optimizer: Option<usize>,
         stage: &Stage,
+        device: &Device,
     ) -> Vec<Term> {
         let precision = self.precisions.get(model).copied().unwrap_or(Precision::F32);
         let Some(class) = plan.classes.first() else { return vec![] };
@@ -160,9 +177,32 @@ impl Setup<'_> {
                 how: format!("{context} tokens of {:.0} bytes", each),
             });
         }
-        let how = "context, communicators, allocator: assumed".to_string();
-        terms.push(Term { name: "fixed", bytes: FIXED, how });
+        if device.memory.is_finite() {
+            let how = "driver and communicators: assumed".to_string();
+            terms.push(Term { name: "context", bytes: CONTEXT + COMMUNICATORS, how });
+        }
         terms
+    }
+
+    /// Terms of an update on a device, one micro-batch at the bounds at a time.
+    fn update(&self, model: usize, plan: &Plan, optimizer: usize, device: &Device) -> Vec<Term> {
+        let Some(class) = plan.classes.first() else { return vec![] };
+        let moments = self.program.optimizers[optimizer].state.len() as f64;
+        let load = Load {
+            plan,
+            mesh: &plan.mesh,
+            precision: self.precisions.get(model).copied().unwrap_or(Precision::F32),
+            sizes: at_bounds(&class.graph, self.program.models[model].context),
+            micro: usize::MAX,
+            chunks: 1,
+            moments,
+            no_master: self.bf16_masters.get(optimizer) == Some(&true),
+            selective: false,
+            offload: Offload::default(),
+            adapters: None,
+        };
+        let stack = self.stack.clone().unwrap_or_else(|| Stack::of(plan));
+        load.peak(&stack, Some(device.memory)).terms
     }
 
     fn activations(&self, plan: &Plan, precision: Precision) -> Term {
@@ -204,7 +244,7 @@ fn weights(
 ) -> f64 {
     let stages = mesh.size("pp").max(1) as f64;
     let (mut layers, mut before, mut after) = (0.0, 0.0, 0.0);
-    let early = used_before_layers(g);
+    let (early, _) = uses(g);
     for (i, p) in g.params.iter().enumerate() {
         let Some(layout) = layouts.get(i) else { continue };
         let local: f64 =
@@ -218,15 +258,41 @@ fn weights(
     if stages > 1.0 { layers + f64::max(before, after) } else { layers + before + after }
 }
 
-/// Parameters that are read before the first loop over layers.
-fn used_before_layers(g: &Graph) -> std::collections::BTreeSet<usize> {
-    let before = g.body.nodes.iter().take_while(|n| !matches!(n.op, Op::Scan { .. }));
-    before
-        .filter_map(|n| match &n.op {
-            Op::Use { param } | Op::GatherParam { param, .. } => Some(param.0 as usize),
-            _ => None,
-        })
-        .collect()
+/// Parameters that are read before the first loop over layers, and after it.
+pub(crate) fn uses(g: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let mut of: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
+    let mut looped = false;
+    for n in &g.body.nodes {
+        match &n.op {
+            Op::Use { param } | Op::GatherParam { param, .. } => {
+                of.extend(n.outs.iter().map(|v| (*v, param.0 as usize)));
+            }
+            Op::Scan { .. } => looped = true,
+            _ => {
+                let read = n.args.iter().filter_map(|a| of.get(a).copied());
+                if looped { after.extend(read) } else { before.extend(read) }
+            }
+        }
+    }
+    (before, after)
+}
+
+/// Sizes of a micro-batch at the bounds of a graph, in sequences as long as `context` at most.
+fn at_bounds(g: &Graph, context: usize) -> Sizes {
+    let bound = |name: &str| {
+        let whole = g.dims.iter().find(|(_, d)| d.name == name && d.shard.is_none());
+        whole.map_or(0.0, |(id, _)| g.dims.bound(id) as f64)
+    };
+    let tokens = bound("tok");
+    let longest = tokens.min(context as f64);
+    Sizes {
+        tokens,
+        scored: bound("act").min(tokens),
+        sequences: bound("seq"),
+        groups: bound("group"),
+        context: longest / 2.0,
+    }
 }
 
 /// Bytes of an element of a value.
