@@ -27,7 +27,7 @@ mod model;
 mod modules;
 mod origin;
 mod overrides;
-mod paths;
+pub mod paths;
 mod placement;
 mod plan;
 mod probe;
@@ -93,6 +93,30 @@ fn elaborate(
 ) -> (Lowered, Problems, Option<seen::Seen>) {
     let (mut found, problems, seen) = every(files, sources, path, options, (false, seen));
     (found.pop().unwrap_or_default(), problems, seen)
+}
+
+/// The paths that the recipe of [`lower`] has, with where their values are written.
+pub fn recipe_paths(
+    files: &dyn Files,
+    sources: &mut SourceMap,
+    path: &str,
+    options: &Options,
+) -> Vec<paths::Named> {
+    let mut problems = Problems::new();
+    let Some(mut modules) = modules::load(files, sources, &mut problems, path) else {
+        return vec![];
+    };
+    extend::compose(&mut modules, &mut problems);
+    let Some(index) = choose(&mut modules, options, sources, &mut problems, path) else {
+        return vec![];
+    };
+    match modules.edited.get(&(ModuleId(0), index)) {
+        Some(edited) => paths::named(&edited.recipe),
+        None => match &modules.get(ModuleId(0)).file.items[index].kind {
+            ItemKind::Recipe(recipe) => paths::named(recipe),
+            _ => vec![],
+        },
+    }
 }
 
 /// Lowers every recipe in `path`: the one that [`lower`] gives first, then the others, without

@@ -257,6 +257,10 @@ fn in_stmt(stmt: &mut Stmt, path: &[&str], edit: Edit<'_>) -> Done {
         }
         (StmtKind::Place(p), [_, "on"]) => needed(&mut p.mesh, edit, ""),
         (StmtKind::Place(p), [_, "by"]) => optional(&mut p.plan, edit, "", span),
+        (StmtKind::Place(p), [_, "by", rest @ ..]) => match &mut p.plan {
+            Some(plan) => in_expr(plan, rest, edit),
+            None => Err(Missed::NotFound),
+        },
         (StmtKind::Update(u), ["updates"]) => optional(&mut u.updates, edit, "updates", span),
         (StmtKind::Update(u), ["epochs"]) => optional(&mut u.epochs, edit, "epochs", span),
         (StmtKind::Update(u), ["microbatch"]) => optional(&mut u.microbatch, edit, "", span),

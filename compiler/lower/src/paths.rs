@@ -2,7 +2,7 @@
 //!
 //! In: a recipe. Out: every path that `set` and `--set` take, and the nearest to a wrong one.
 
-use nrl_base::nearest;
+use nrl_base::{Span, nearest};
 use nrl_syntax::ast::{Block, Expr, ExprKind, Recipe, Stmt, StmtKind};
 
 /// Does a path that begins with `head` lead to this line?
@@ -27,61 +27,88 @@ pub fn is_head(stmt: &Stmt, head: &str) -> bool {
     }
 }
 
+/// A path, and the expression that it names where there is one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    pub path: String,
+    /// Where its value is written.
+    pub value: Option<Span>,
+    /// Whether the value is a call that takes further arguments: `path.argument` may then be set.
+    pub call: bool,
+}
+
 /// All paths of a recipe, in order.
 pub fn of(recipe: &Recipe) -> Vec<String> {
-    let mut out: Vec<String> = recipe.params.iter().map(|p| p.name.text.clone()).collect();
+    named(recipe).into_iter().map(|n| n.path).collect()
+}
+
+/// All paths of a recipe with their values, in order.
+pub fn named(recipe: &Recipe) -> Vec<Named> {
+    let mut out = vec![];
+    for p in &recipe.params {
+        put(&mut out, p.name.text.clone(), p.default.as_ref());
+    }
     below(&recipe.body, "", &mut out);
     out
 }
 
-fn below(block: &Block, prefix: &str, out: &mut Vec<String>) {
+fn put(out: &mut Vec<Named>, path: String, value: Option<&Expr>) {
+    let call = value.is_some_and(|v| matches!(v.kind, ExprKind::Call { .. }));
+    out.push(Named { path, value: value.map(|v| v.span), call });
+}
+
+/// A path and all that its value has.
+fn deep(out: &mut Vec<Named>, path: String, value: &Expr) {
+    put(out, path.clone(), Some(value));
+    settings(value, &mut |name, inner| put(out, format!("{path}.{name}"), Some(inner)));
+}
+
+fn below(block: &Block, prefix: &str, out: &mut Vec<Named>) {
     for stmt in &block.stmts {
-        let mut add = |path: String| out.push(format!("{prefix}{path}"));
+        let at = |path: &str| format!("{prefix}{path}");
         match &stmt.kind {
-            StmtKind::Bind(b) if b.names.len() == 1 => {
-                let name = &b.names[0].text;
-                add(name.clone());
-                settings(&b.value, &mut |n| add(format!("{name}.{n}")));
+            StmtKind::Bind(b) if b.names.len() == 1 => deep(out, at(&b.names[0].text), &b.value),
+            StmtKind::Mesh(m) => m.axes.iter().for_each(|a| {
+                put(out, at(&format!("{}.{}", m.name.text, a.name.text)), Some(&a.size))
+            }),
+            StmtKind::Run(r) => {
+                put(out, at("run.steps"), Some(&r.length));
+                put(out, at("run.seed"), r.seed.as_ref());
+                put(out, at("run.within"), r.within.as_ref());
             }
-            StmtKind::Mesh(m) => {
-                m.axes.iter().for_each(|a| add(format!("{}.{}", m.name.text, a.name.text)));
-            }
-            StmtKind::Run(_) => {
-                ["run.steps", "run.seed", "run.within"].iter().for_each(|p| add((*p).into()))
-            }
-            StmtKind::Seed(_) => add("seed".into()),
-            StmtKind::Halt(_) => add("halt.steps".into()),
-            StmtKind::Assume(a) => add(a.name.text.clone()),
-            StmtKind::Checkpoint(_) => {
-                ["checkpoint.keep", "checkpoint.by"].iter().for_each(|p| add((*p).into()));
+            StmtKind::Seed(e) => put(out, at("seed"), Some(e)),
+            StmtKind::Halt(h) => put(out, at("halt.steps"), h.lasting.as_ref()),
+            StmtKind::Assume(a) => put(out, at(&a.name.text), Some(&a.value)),
+            StmtKind::Checkpoint(c) => {
+                put(out, at("checkpoint.keep"), c.keep.as_ref());
+                put(out, at("checkpoint.by"), c.by.as_ref());
             }
             StmtKind::Place(p) => {
                 for m in p.models.iter().filter_map(Expr::as_name) {
-                    add(format!("place.{m}.on"));
-                    add(format!("place.{m}.by"));
+                    put(out, at(&format!("place.{m}.on")), Some(&p.mesh));
+                    match &p.plan {
+                        Some(plan) => deep(out, at(&format!("place.{m}.by")), plan),
+                        None => put(out, at(&format!("place.{m}.by")), None),
+                    }
                 }
             }
-            StmtKind::Update(_) => {
-                [
-                    "update.updates",
-                    "update.epochs",
-                    "update.microbatch",
-                    "update.by",
-                    "update.loss",
-                ]
-                .iter()
-                .for_each(|p| add((*p).into()));
+            StmtKind::Update(u) => {
+                put(out, at("update.updates"), u.updates.as_ref());
+                put(out, at("update.epochs"), u.epochs.as_ref());
+                put(out, at("update.microbatch"), u.microbatch.as_ref());
+                put(out, at("update.by"), Some(&u.optimizer));
+                put(out, at("update.loss"), u.loss.value.as_deref());
             }
             StmtKind::Phase(p) => {
-                add(format!("{}.steps", p.name.text));
+                put(out, at(&format!("{}.steps", p.name.text)), p.length.as_ref());
                 below(&p.body, &format!("{prefix}{}.", p.name.text), out);
             }
             StmtKind::Step(b) => {
-                add("step".into());
+                put(out, at("step"), None);
                 below(b, &format!("{prefix}step."), out);
             }
             StmtKind::Every(t) => {
-                add("every.steps".into());
+                put(out, at("every.steps"), Some(&t.time));
                 below(&t.body, &format!("{prefix}every."), out);
             }
             _ => {}
@@ -90,26 +117,30 @@ fn below(block: &Block, prefix: &str, out: &mut Vec<String>) {
 }
 
 /// The named arguments of the calls that an expression is.
-fn settings(e: &Expr, see: &mut dyn FnMut(&str)) {
+fn settings<'e>(e: &'e Expr, see: &mut dyn FnMut(&str, &'e Expr)) {
     match &e.kind {
         ExprKind::Call { args, .. } => {
             for a in args {
                 match (&a.name, &a.value.kind) {
-                    (Some(n), _) => see(&n.text),
+                    (Some(n), _) => see(&n.text, &a.value),
                     (None, ExprKind::Record(fields)) => {
-                        fields.iter().for_each(|f| see(&f.name.text))
+                        fields.iter().for_each(|f| see(&f.name.text, &f.value))
                     }
                     _ => {}
                 }
             }
         }
         ExprKind::With { base, args } => {
-            args.iter().filter_map(|a| a.name.as_ref()).for_each(|n| see(&n.text));
+            for a in args {
+                if let Some(n) = &a.name {
+                    see(&n.text, &a.value);
+                }
+            }
             settings(base, see);
         }
         ExprKind::Pipe { input, .. } => settings(input, see),
         ExprKind::From { base, .. } => settings(base, see),
-        ExprKind::Record(fields) => fields.iter().for_each(|f| see(&f.name.text)),
+        ExprKind::Record(fields) => fields.iter().for_each(|f| see(&f.name.text, &f.value)),
         _ => {}
     }
 }

@@ -5,19 +5,33 @@
 //! stage waits. One event per chunk and micro-batch; after the pipeline is full its period repeats, so long runs
 //! are continued from it. Schedules: Narayanan et al. 2021, sections 2.2.1 and 2.2.2.
 
+use serde::Serialize;
+
 /// Seconds of one chunk of layers for one micro-batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Chunk {
     pub forward: f64,
     pub backward: f64,
 }
 
 /// A pipeline: `chunks[stage][chunk]`, equally many chunks in each stage.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Pipeline {
     pub chunks: Vec<Vec<Chunk>>,
     /// Seconds to hand a micro-batch to the next stage, either way.
     pub send: f64,
+}
+
+/// A forward or a backward of one chunk for one micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Event {
+    pub stage: usize,
+    pub chunk: usize,
+    pub micro: usize,
+    pub backward: bool,
+    /// Seconds from the first forward.
+    pub start: f64,
+    pub end: f64,
 }
 
 /// What a run of a pipeline takes.
@@ -46,17 +60,28 @@ impl Pipeline {
         }
         let full = 4 * stages;
         if micro <= full + stages {
-            return Span { seconds: self.events(micro), busy };
+            return Span { seconds: self.events(micro, &mut |_| ()), busy };
         }
         // The period is that of `stages` micro-batches, which interleaving deals out together.
         let rest = micro % stages;
-        let (short, long) = (self.events(full + rest), self.events(full + stages + rest));
+        let none = &mut |_| ();
+        let (short, long) =
+            (self.events(full + rest, none), self.events(full + stages + rest, none));
         let more = ((micro - full - rest) / stages) as f64;
         Span { seconds: short + (long - short) * more, busy }
     }
 
+    /// Every forward and backward of `micro` micro-batches, as pictures show them.
+    pub fn trace(&self, micro: usize) -> Vec<Event> {
+        let mut out = vec![];
+        if !self.chunks.is_empty() && micro > 0 {
+            self.events(micro, &mut |e| out.push(e));
+        }
+        out
+    }
+
     /// Every forward and backward in the order of its stage, each as soon as what it needs is there.
-    fn events(&self, micro: usize) -> f64 {
+    fn events(&self, micro: usize, see: &mut dyn FnMut(Event)) -> f64 {
         let stages = self.chunks.len();
         let parts = self.chunks[0].len();
         let orders: Vec<Vec<Task>> = (0..stages).map(|s| order(s, stages, parts, micro)).collect();
@@ -84,7 +109,10 @@ impl Pipeline {
                     }
                     let cost = self.chunks[s][c];
                     let took = if task.back { cost.backward } else { cost.forward };
-                    clock[s] = clock[s].max(ready) + took;
+                    let start = clock[s].max(ready);
+                    clock[s] = start + took;
+                    let end = clock[s];
+                    see(Event { stage: s, chunk: c, micro: m, backward: task.back, start, end });
                     let done = if task.back { &mut backward } else { &mut forward };
                     done[s][at(c, m)] = clock[s];
                     next[s] += 1;
@@ -176,6 +204,20 @@ mod tests {
         let span = p.run(1000);
         assert_eq!(span.busy, 6000.0);
         assert!(span.seconds > 6000.0 && span.seconds < 6020.0, "{span:?}");
+    }
+
+    #[test]
+    fn a_trace_has_every_task_once_and_ends_with_the_run() {
+        let p = even(4, 2, 1.0, 2.0);
+        let all = p.trace(8);
+        assert_eq!(all.len(), 2 * 4 * 2 * 8);
+        let end = all.iter().map(|e| e.end).fold(0.0, f64::max);
+        assert_eq!(end, p.run(8).seconds);
+        for s in 0..4 {
+            let mut own: Vec<_> = all.iter().filter(|e| e.stage == s).collect();
+            own.sort_by(|a, b| a.start.total_cmp(&b.start));
+            assert!(own.windows(2).all(|w| w[0].end <= w[1].start), "stage {s} does two things");
+        }
     }
 
     #[test]
