@@ -11,7 +11,7 @@ use nrl_sim::generate::{Generated, Sampling};
 use nrl_sim::machine::{self, Machine};
 use nrl_sim::rates::{Compute, Speed};
 use nrl_sim::tables::{Found, Tables};
-use nrl_sim::train::{Job, Took};
+use nrl_sim::train::{Job, Took, Update};
 use nrl_sim::work::{Kind as WorkKind, Sizes, Work};
 use nrl_sim::{Precision, per_token};
 
@@ -150,6 +150,17 @@ impl Cast<'_> {
         Step { name, steps, seconds, phases, traffic, samples, tokens, padding }
     }
 
+    /// The pass of an update: its optimizer, updates, epochs and tokens of a micro-batch.
+    fn update(&self, b: &Binding) -> Option<(Pass, usize, usize, usize, usize)> {
+        let Stage::Update { model, graph, optimizer, updates, epochs, tokens, .. } = &b.stage
+        else {
+            return None;
+        };
+        let name = format!("update {}", self.c.program.models[*model].name);
+        let pass = Pass { kind: Kind::Update, name, model: *model, graph: *graph };
+        Some((pass, *optimizer, *updates, *epochs, *tokens))
+    }
+
     /// How many samples a stage works on, and how long they are.
     fn samples(&self, step: &[Binding], b: &Binding) -> Option<(f64, Lengths)> {
         match &b.stage {
@@ -206,11 +217,6 @@ impl Cast<'_> {
         Lengths { prompt, mean, most, assumed }
     }
 
-    fn precision(&self, model: usize) -> Precision {
-        let bf16 = self.c.facts.models.get(model).is_some_and(|m| m.bf16);
-        if bf16 { Precision::Bf16 } else { Precision::F32 }
-    }
-
     /// A pass over all samples, by micro-batches; with an optimizer if it is an update.
     fn pass(
         &self,
@@ -220,58 +226,29 @@ impl Cast<'_> {
         optimizer: Option<usize>,
         traffic: &mut Vec<Traffic>,
     ) -> Option<Phase> {
-        let c = self.c;
-        let mesh_index = c.program.models[pass.model].mesh;
-        let machine = machine_of(c, mesh_index)?;
-        let mesh = &c.program.meshes[mesh_index].1;
-        let plan = &c.plans[pass.graph];
-        let ways = (mesh.size("dp") * mesh.size("fsdp")) as f64;
-        let length = all.lengths.sum();
-        // A rank takes whole samples; a micro-batch holds at least one.
-        let per_rank = (all.count / ways / all.updates as f64).max(1.0);
-        let fit = (all.budget as f64 / length).floor().max(1.0);
-        let micro = (per_rank / fit).ceil().max(1.0);
-        let tokens = per_rank * length / micro;
-        let sizes = Sizes::packed(tokens, length);
-        let state = optimizer.map(|o| {
-            // Gradient, master copy and moments read; moments, master copy and weight written.
-            let moments = c.program.optimizers[o].state.len() as f64;
-            4.0 + 8.0 * (moments + 1.0) + 2.0
-        });
-        let job = Job {
-            plan,
-            mesh,
-            precision: self.precision(pass.model),
-            sizes,
-            micro: micro as usize,
-            chunks: 1,
-            optimizer: state,
-            gradient: 4.0,
-        };
-        let speed =
-            Speed { machine: &machine, rates: &self.found.rates, compute: self.assume.compute };
-        let work = Work::of(plan, &sizes, job.precision);
-        let took = job.of(&work, &speed);
-        let times = all.updates as f64;
-        self.traffic(traffic, &pass.name, &work, &job, &speed, times * micro);
+        let timed = timed(self.c, pass, all, optimizer)?;
+        let Timed { job, machine, times, .. } = &timed;
+        let speed = Speed { machine, rates: &self.found.rates, compute: self.assume.compute };
+        let took = job.run(&speed);
+        self.traffic(traffic, &pass.name, job, &speed, times * job.micro as f64);
         let seconds = Estimate::around(took.seconds * times, self.found.spread, self.found.source);
-        let peak = machine.flops * mesh.ranks() as f64;
+        let peak = machine.flops * job.mesh.ranks() as f64;
         Some(Phase {
             kind: pass.kind,
             name: pass.name.clone(),
             origin: b.origin,
             model: Some(pass.model),
-            mesh: mesh_index,
-            devices: mesh.ranks(),
+            mesh: self.c.program.models[pass.model].mesh,
+            devices: job.mesh.ranks(),
             seconds,
-            parts: parts(&took, times),
-            forward: nrl_sim::rates::Seconds::default().plus(took.forward, times),
-            backward: nrl_sim::rates::Seconds::default().plus(took.backward, times),
+            parts: parts(&took, *times),
+            forward: nrl_sim::rates::Seconds::default().plus(took.forward, *times),
+            backward: nrl_sim::rates::Seconds::default().plus(took.backward, *times),
             flops: took.flops * times,
             mfu: Some(took.flops / (took.seconds * peak)),
             bubble: took.bubble / took.seconds.max(f64::MIN_POSITIVE),
             micro: job.micro,
-            micro_tokens: tokens,
+            micro_tokens: timed.tokens,
             generated: None,
         })
     }
@@ -280,15 +257,14 @@ impl Cast<'_> {
         &self,
         out: &mut Vec<Traffic>,
         phase: &str,
-        work: &Work,
-        job: &Job<'_>,
+        job: &Job,
         speed: &Speed<'_>,
         times: f64,
     ) {
-        for (region, n) in work.regions() {
+        for (region, n) in job.work.regions() {
             for item in region.forward.iter().chain(&region.backward) {
                 let WorkKind::Collective { kind, axes, bytes } = &item.kind else { continue };
-                let group = machine::group(job.mesh, axes, speed.machine.per_node);
+                let group = machine::group(&job.mesh, axes, speed.machine.per_node);
                 if group.size == 1 {
                     continue;
                 }
@@ -341,7 +317,7 @@ impl Cast<'_> {
         let free = (machine.memory * 0.85 - weights).max(0.0);
         let per_token = per_token(plan, 2.0);
         let one = Sizes::packed(1.0, 1.0);
-        let flops = Work::of(plan, &one, self.precision(g.model)).flops();
+        let flops = Work::of(plan, &one, precision(c, g.model)).flops();
         let sampling = Sampling {
             samples: count / replicas,
             prompt: lengths.prompt,
@@ -373,6 +349,66 @@ impl Cast<'_> {
             generated: Some(generated),
         })
     }
+}
+
+/// A pass or an update that can be timed again and again, on any machine and stack.
+#[derive(Clone, Debug)]
+pub struct Timed {
+    pub job: Job,
+    pub machine: Machine,
+    /// How often the job runs in a step.
+    pub times: f64,
+    /// Tokens of a micro-batch on a rank.
+    pub tokens: f64,
+}
+
+/// The updates of the recipe's steps, in order.
+pub fn updates(c: &Compiled) -> Vec<Timed> {
+    let assume = Assume::default();
+    let found = Tables::default().find("", "", Compute::Bf16);
+    let cast = Cast { c, assume: &assume, found: &found };
+    let mut all = vec![];
+    for section in &c.program.phases {
+        for b in &section.step {
+            let Some((pass, optimizer, updates, epochs, budget)) = cast.update(b) else { continue };
+            let Some((count, lengths)) = cast.samples(&section.step, b) else { continue };
+            let count = count * epochs as f64;
+            let counted = Counted { updates: updates * epochs, budget, count, lengths: &lengths };
+            all.extend(timed(c, &pass, &counted, Some(optimizer)));
+        }
+    }
+    all
+}
+
+fn precision(c: &Compiled, model: usize) -> Precision {
+    let bf16 = c.facts.models.get(model).is_some_and(|m| m.bf16);
+    if bf16 { Precision::Bf16 } else { Precision::F32 }
+}
+
+fn timed(c: &Compiled, pass: &Pass, all: &Counted<'_>, optimizer: Option<usize>) -> Option<Timed> {
+    let index = c.program.models[pass.model].mesh;
+    let machine = machine_of(c, index)?;
+    let mesh = &c.program.meshes[index].1;
+    let plan = &c.plans[pass.graph];
+    let ways = (mesh.size("dp") * mesh.size("fsdp")) as f64;
+    let length = all.lengths.sum();
+    // A rank takes whole samples; a micro-batch holds at least one.
+    let per_rank = (all.count / ways / all.updates as f64).max(1.0);
+    let fit = (all.budget as f64 / length).floor().max(1.0);
+    let micro = (per_rank / fit).ceil().max(1.0);
+    let tokens = per_rank * length / micro;
+    let sizes = Sizes::packed(tokens, length);
+    let precision = precision(c, pass.model);
+    let weight = if precision == Precision::Bf16 { 2.0 } else { 4.0 };
+    let update = optimizer.map(|o| {
+        // Gradient, master copy and moments read; moments, master copy and weight written.
+        let moments = c.program.optimizers[o].state.len() as f64;
+        Update::of(plan, mesh, 4.0, weight, 4.0 + 8.0 * (moments + 1.0) + weight)
+    });
+    let work = Work::of(plan, &sizes, precision);
+    let chunks = 1;
+    let job = Job { work, mesh: mesh.clone(), micro: micro as usize, chunks, update };
+    Some(Timed { job, machine, times: all.updates as f64, tokens })
 }
 
 /// What a pass is of.

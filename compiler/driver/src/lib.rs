@@ -26,7 +26,7 @@ use nrl_passes::{
 };
 
 pub use fits::{memory, not_counted};
-pub use forecast::{Assume, forecast, machine_of};
+pub use forecast::{Assume, Timed, forecast, machine_of, updates};
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Files, STD, docs, lower_tests, trial};
 

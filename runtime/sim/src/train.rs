@@ -7,29 +7,76 @@ use nrl_ir::plan::Plan;
 use nrl_ir::{Graph, Mesh};
 use serde::Serialize;
 
-use crate::Precision;
 use crate::machine::{self, Group};
 use crate::pipeline::{Chunk, Pipeline};
 use crate::rates::{Seconds, Speed};
-use crate::work::{Collective, Item, Kind, Region, Sizes, Work};
+use crate::work::{Collective, Item, Kind, Region, Work};
 
-/// A pass, or an update, to be timed.
-#[derive(Clone, Copy)]
-pub struct Job<'a> {
-    pub plan: &'a Plan,
-    /// The mesh with its axes; the plan's own, or one that differs in `dp` and `pp` alone.
-    pub mesh: &'a Mesh,
-    pub precision: Precision,
-    /// Of one micro-batch on one data-parallel rank.
-    pub sizes: Sizes,
+/// A pass, or an update, to be timed: what a plan gives, without the plan.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub work: Work,
+    pub mesh: Mesh,
     /// Micro-batches of one update on one rank.
     pub micro: usize,
     /// Chunks of layers per stage: 1, or more if the pipeline is interleaved.
     pub chunks: usize,
-    /// Whether an optimizer runs at the end, and bytes that it reads and writes per parameter.
-    pub optimizer: Option<f64>,
-    /// Bytes of an element of a gradient when it is sent.
-    pub gradient: f64,
+    /// What an optimizer does at the end; `None` for a pass alone.
+    pub update: Option<Update>,
+}
+
+/// The end of an update.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Update {
+    /// Gradients that ranks sum, by the axes they sum over.
+    pub sums: Vec<Sum>,
+    /// Parameters whose state the fullest rank keeps, and bytes read and written for each.
+    pub state: f64,
+    pub bytes: f64,
+}
+
+/// Gradients that are summed over the same axes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sum {
+    pub axes: Vec<String>,
+    /// Bytes of the gradients, and of the weights that go back if each rank updates a part.
+    pub gradients: f64,
+    pub weights: f64,
+}
+
+impl Update {
+    /// The update of a plan's parameters on `mesh`: `gradient` bytes per element are sent, `weight` come
+    /// back, the optimizer moves `bytes`.
+    pub fn of(plan: &Plan, mesh: &Mesh, gradient: f64, weight: f64, bytes: f64) -> Update {
+        let mut update = Update { bytes, ..Update::default() };
+        let Some(class) = plan.classes.first() else { return update };
+        let pp = mesh.size("pp") as f64;
+        for (p, layout) in class.graph.params.iter().zip(&plan.params) {
+            if !p.trained {
+                continue;
+            }
+            let layers = p.repeat.as_ref().map_or(1.0, |(_, n)| (*n as f64 / pp).ceil());
+            let local = elements(&class.graph, &p.dims) * layers;
+            update.state += local / mesh.size_over(&layout.state) as f64;
+            if layout.pending.is_empty() {
+                continue;
+            }
+            let back = if layout.state.is_empty() { 0.0 } else { local * weight };
+            let sent = local * gradient;
+            match update.sums.iter_mut().find(|s| s.axes == layout.pending) {
+                Some(s) => {
+                    s.gradients += sent;
+                    s.weights += back;
+                }
+                None => update.sums.push(Sum {
+                    axes: layout.pending.clone(),
+                    gradients: sent,
+                    weights: back,
+                }),
+            }
+        }
+        update
+    }
 }
 
 /// What an update, or a pass, takes.
@@ -49,17 +96,12 @@ pub struct Took {
     pub flops: f64,
 }
 
-impl Job<'_> {
+impl Job {
     /// Times the job.
     pub fn run(&self, speed: &Speed<'_>) -> Took {
-        let work = Work::of(self.plan, &self.sizes, self.precision);
-        self.of(&work, speed)
-    }
-
-    /// The same with the work already at hand.
-    pub fn of(&self, work: &Work, speed: &Speed<'_>) -> Took {
+        let work = &self.work;
         let per_node = speed.machine.per_node;
-        let group = |axes: &[String]| machine::group(self.mesh, axes, per_node);
+        let group = |axes: &[String]| machine::group(&self.mesh, axes, per_node);
         let time = |region: &Region, hidden: f64| Each {
             forward: self.pass(&region.forward, speed, &group, hidden),
             backward: self.pass(&region.backward, speed, &group, hidden),
@@ -86,11 +128,13 @@ impl Job<'_> {
             flops: work.flops() * n * self.mesh.ranks() as f64 / self.mesh.size("pp") as f64,
             ..Took::default()
         };
-        if let Some(bytes) = self.optimizer {
-            let (sent, state) = self.update(speed, &group);
-            took.gradients = (sent - speed.rates.overlap * took.backward.compute())
-                .max((1.0 - speed.rates.overlap) * sent);
-            took.optimizer = state * bytes / (speed.machine.bandwidth * speed.rates.memory);
+        if let Some(update) = &self.update {
+            let sent: f64 = update.sums.iter().map(|s| s.seconds(speed, &group)).sum();
+            let hidden = speed.rates.overlap;
+            let room = hidden * took.backward.compute();
+            took.gradients = (sent - room).max((1.0 - hidden) * sent);
+            let rate = speed.machine.bandwidth * speed.rates.memory;
+            took.optimizer = update.state * update.bytes / rate;
         }
         took.seconds = span.seconds + took.gradients + took.optimizer + took.fixed;
         took
@@ -128,39 +172,16 @@ impl Job<'_> {
         }
         s
     }
+}
 
-    /// Seconds to sum gradients and to spread new weights, and elements of state, on the fullest stage.
-    fn update(&self, speed: &Speed<'_>, group: &dyn Fn(&[String]) -> Group) -> (f64, f64) {
-        let Some(class) = self.plan.classes.first() else { return (0.0, 0.0) };
-        let pp = self.mesh.size("pp") as f64;
-        let (mut sent, mut state) = (0.0, 0.0);
-        for (p, layout) in class.graph.params.iter().zip(&self.plan.params) {
-            if !p.trained {
-                continue;
-            }
-            let each = elements(&class.graph, p.dims.as_slice());
-            let layers = p.repeat.as_ref().map_or(1.0, |(_, n)| (*n as f64 / pp).ceil());
-            let local = each * layers;
-            state += local / self.mesh.size_over(&layout.state) as f64;
-            let axes: &[String] = &layout.pending;
-            if axes.is_empty() {
-                continue;
-            }
-            let g = group(axes);
-            let bytes = local * self.gradient;
-            if layout.state.is_empty() {
-                sent += speed.collective(Collective::AllReduce, bytes, g);
-            } else {
-                sent += speed.collective(Collective::ReduceScatter, bytes, g);
-                let weights = local * self.width();
-                sent += speed.collective(Collective::ReduceScatter, weights, g);
-            }
+impl Sum {
+    fn seconds(&self, speed: &Speed<'_>, group: &dyn Fn(&[String]) -> Group) -> f64 {
+        let g = group(&self.axes);
+        if self.weights == 0.0 {
+            return speed.collective(Collective::AllReduce, self.gradients, g);
         }
-        (sent, state)
-    }
-
-    fn width(&self) -> f64 {
-        if self.precision == Precision::Bf16 { 2.0 } else { 4.0 }
+        speed.collective(Collective::ReduceScatter, self.gradients, g)
+            + speed.collective(Collective::GatherWeights, self.weights, g)
     }
 }
 

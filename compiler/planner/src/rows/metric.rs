@@ -1,0 +1,99 @@
+//! What a metric says: which number of a prediction it is compared with.
+//!
+//! FLOP conventions differ by source and are made explicit here. Megatron-Bridge counts causal attention (half of the square)
+//! and two thirds for LoRA, which has no gradient of frozen weights; MosaicML counts the full square; `hw_tflops` counts
+//! what is computed again.
+
+use super::{Case, Row};
+use nrl_sim::train::Took;
+use nrl_sim::work::{Item, Kind};
+
+/// A prediction in the unit of its row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Says {
+    pub value: f64,
+    /// Seconds of a step that the measured value stands for; `None` for bytes.
+    pub seconds: Option<f64>,
+}
+
+/// Is the metric one of bytes?
+pub fn is_memory(metric: &str) -> bool {
+    metric.contains("mem") || metric == "fits" || metric.contains("alloc")
+}
+
+/// Can the metric be predicted?
+pub fn known(row: &Row) -> Result<(), String> {
+    match row.metric.as_str() {
+        "iter_time"
+        | "tokens_per_s_per_gpu"
+        | "model_tflops_per_gpu"
+        | "hw_tflops_per_gpu"
+        | "mfu"
+        | "hfu" => Ok(()),
+        m if is_memory(m) => Ok(()),
+        m => Err(format!("nothing predicts `{m}`")),
+    }
+}
+
+/// Seconds of a step that the measured value of `row` means.
+pub fn measured_seconds(row: &Row, case: &Case) -> Option<f64> {
+    let asked = &case.asked;
+    let gpus = asked.devices as f64;
+    let tokens = asked.batch * asked.length;
+    let flops = || model_flops(row, case) * asked.batch;
+    let peak = case.update.machine.flops;
+    Some(match row.metric.as_str() {
+        "iter_time" => row.value,
+        "tokens_per_s_per_gpu" => tokens / (row.value * gpus),
+        "model_tflops_per_gpu" => flops() / (row.value * 1e12 * gpus),
+        "hw_tflops_per_gpu" => flops() * 4.0 / 3.0 / (row.value * 1e12 * gpus),
+        "mfu" => flops() / (row.value / 100.0 * peak * gpus),
+        "hfu" => flops() * 4.0 / 3.0 / (row.value / 100.0 * peak * gpus),
+        _ => return None,
+    })
+}
+
+/// What the planner says of a row whose update takes `took`.
+pub fn says(row: &Row, case: &Case, took: &Took) -> Option<Says> {
+    let measured = measured_seconds(row, case)?;
+    let seconds = took.seconds;
+    // Rates grow as seconds fall.
+    let value = match row.metric.as_str() {
+        "iter_time" => seconds,
+        _ => row.value * measured / seconds,
+    };
+    Some(Says { value, seconds: Some(measured) })
+}
+
+/// Model FLOPs of one sample, forward and backward, by the convention of the row's source.
+fn model_flops(row: &Row, case: &Case) -> f64 {
+    let a = &case.asked;
+    let full = row.source.starts_with("mosaicml");
+    let lora = row.task.contains("lora");
+    let n = row_products(case);
+    let attention = row_attention(case) * if full { 2.0 } else { 1.0 };
+    let passes = if lora { 2.0 } else { 3.0 };
+    passes * (n + attention) * a.length
+}
+
+/// FLOPs per token of the forward products of the whole model.
+fn row_products(case: &Case) -> f64 {
+    forward(case, &|i| matches!(i.kind, Kind::Product { .. }))
+}
+
+/// FLOPs per token of causal attention, forward.
+fn row_attention(case: &Case) -> f64 {
+    forward(case, &|i| matches!(i.kind, Kind::Attention { .. }))
+}
+
+fn forward(case: &Case, want: &dyn Fn(&Item) -> bool) -> f64 {
+    let job = &case.update.job;
+    let sum: f64 = job
+        .work
+        .regions()
+        .map(|(r, n)| n * r.forward.iter().filter(|i| want(i)).map(Item::flops).sum::<f64>())
+        .sum();
+    // Per rank of the model-parallel group, over the tokens of a micro-batch.
+    let ways = (job.mesh.size("tp") * job.mesh.size("cp")) as f64;
+    sum * ways / case.update.tokens
+}

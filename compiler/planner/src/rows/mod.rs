@@ -1,0 +1,107 @@
+//! Tables of measured runs beside what the planner says of them.
+//!
+//! In: a table. Out: for each row the prediction, its error and where the numbers come from, or the reason why
+//! the row cannot be said. Each row goes the way of a recipe: text, compiler, plan, simulator.
+
+pub mod fit;
+mod metric;
+mod read;
+mod recipe;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nrl_base::SourceMap;
+use nrl_driver::{Options, Timed};
+use nrl_sim::Memory;
+use nrl_sim::rates::{Rates, Speed};
+use nrl_sim::train::Took;
+
+pub use metric::{Says, is_memory};
+pub use read::{Row, read};
+pub use recipe::{Asked, Layout};
+
+/// A layout of a model on a machine, compiled: several rows may measure it.
+pub struct Case {
+    pub asked: Asked,
+    pub update: Timed,
+    pub memory: Vec<Memory>,
+}
+
+/// A table, ready to be predicted again and again.
+pub struct Table {
+    pub rows: Vec<Row>,
+    /// One per row: its case, or why it has none.
+    pub cases: Vec<Result<usize, String>>,
+    pub all: Vec<Case>,
+}
+
+impl Table {
+    /// Compiles every row of a table, on all cores.
+    pub fn new(rows: Vec<Row>) -> Table {
+        let mut index: HashMap<String, usize> = HashMap::new();
+        let mut wanted: Vec<Asked> = vec![];
+        let mut cases: Vec<Result<usize, String>> = vec![];
+        for row in &rows {
+            cases.push(metric::known(row).and_then(|()| recipe::recipe(row)).map(|asked| {
+                let key = format!("{:?} {} {:?}", asked.files, asked.stack, asked.compute);
+                *index.entry(key).or_insert_with(|| {
+                    wanted.push(asked);
+                    wanted.len() - 1
+                })
+            }));
+        }
+        let made = compile_all(wanted);
+        let mut all = vec![];
+        let mut at: Vec<Result<usize, String>> = vec![];
+        for case in made {
+            at.push(case.map(|c| {
+                all.push(c);
+                all.len() - 1
+            }));
+        }
+        let cases = cases.into_iter().map(|c| c.and_then(|i| at[i].clone())).collect();
+        Table { rows, cases, all }
+    }
+}
+
+impl Case {
+    /// Seconds of an update on a stack.
+    pub fn time(&self, rates: &Rates) -> Took {
+        let speed = Speed { machine: &self.update.machine, rates, compute: self.asked.compute };
+        self.update.job.run(&speed)
+    }
+}
+
+fn compile_all(wanted: Vec<Asked>) -> Vec<Result<Case, String>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = vec![];
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(asked) = wanted.get(i) else { break };
+            done.push((i, compile(asked)));
+        }
+        done
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut all: Vec<(usize, Result<Case, String>)> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..cores).map(|_| s.spawn(work)).collect();
+        threads.into_iter().flat_map(|t| t.join().unwrap_or_default()).collect()
+    });
+    all.sort_by_key(|(i, _)| *i);
+    all.into_iter().map(|(_, c)| c).collect()
+}
+
+fn compile(asked: &Asked) -> Result<Case, String> {
+    let mut sources = SourceMap::new();
+    let (compiled, found) =
+        nrl_driver::compile(&asked.files, &mut sources, "r.nrl", &Options::default());
+    let Some(c) = compiled else {
+        let first = found.iter().find(|d| d.is_error());
+        return Err(first.map_or("it does not compile".into(), |d| d.message.clone()));
+    };
+    let memory = nrl_driver::memory(&c);
+    let update = nrl_driver::updates(&c).into_iter().next().ok_or("no machine")?;
+    Ok(Case { asked: asked.clone(), update, memory })
+}

@@ -1,0 +1,333 @@
+//! The recipe of a measured row: the same model, layout and machine as `.nrl`.
+//!
+//! In: a row. Out: the text of a recipe and of the files beside it, or why the row cannot be said. Cells that a
+//! source leaves empty get the value that its framework would use.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use nrl_sim::rates::Compute;
+use serde_json::{Value, json};
+
+use super::Row;
+
+/// What a row becomes.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// `r.nrl` and a `config.json`.
+    pub files: BTreeMap<String, String>,
+    pub compute: Compute,
+    /// `megatron-bridge 26.04`: family and version.
+    pub stack: String,
+    /// Global batch, in samples, and tokens of a sample.
+    pub batch: f64,
+    pub length: f64,
+    pub devices: usize,
+    /// The layout as the row states it, with what was filled in.
+    pub layout: Layout,
+}
+
+/// Sizes of the axes, all at least 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layout {
+    pub tp: usize,
+    pub pp: usize,
+    pub vpp: usize,
+    pub cp: usize,
+    pub ep: usize,
+    /// Data parallel, with weights cut over `fsdp` of them.
+    pub dp: usize,
+    pub fsdp: usize,
+    pub sp: bool,
+    pub micro: f64,
+}
+
+/// The recipe of `row`.
+pub fn recipe(row: &Row) -> Result<Asked, String> {
+    let gpus = row.gpus.ok_or("no number of GPUs")?;
+    let length = row.seq.ok_or("no sequence length")?;
+    let (cluster, per_node) = cluster(&row.gpu)?;
+    let layout = layout(row, gpus)?;
+    let batch = row
+        .gbs
+        .or_else(|| row.mbs.map(|m| m * (layout.dp * layout.fsdp) as f64))
+        .ok_or("no batch size")?;
+    let (config, call) = model(row, length)?;
+    let nodes = gpus.div_ceil(per_node);
+    let mut r = String::new();
+    let _ = writeln!(r, "use std.{{clusters, data, models, optim, plans, sft}}\n\nrecipe row {{");
+    let _ = writeln!(r, "  run 1 step, seed 1");
+    let _ = writeln!(
+        r,
+        "  gpus = clusters.{cluster}(nodes: {nodes}, gpus: {})",
+        if nodes == 1 { gpus } else { per_node }
+    );
+    let mut axes = vec![];
+    for (name, size) in [
+        ("pp", layout.pp),
+        ("dp", layout.dp),
+        ("fsdp", layout.fsdp),
+        ("cp", layout.cp),
+        ("tp", layout.tp),
+        ("ep", layout.ep),
+    ] {
+        if size > 1 || (name == "dp" && layout.fsdp == 1) {
+            axes.push(format!("{name}: {size}"));
+        }
+    }
+    let _ = writeln!(r, "  mesh m = gpus axes ({})", axes.join(", "));
+    let _ = writeln!(r, "  policy = {call}");
+    let lora = row.task.contains("lora");
+    if lora {
+        let _ = writeln!(r, "  adapted = lora(policy, rank: 16)");
+    }
+    let _ = writeln!(r, "  place policy on m by {}", plan(row, &layout));
+    let _ = writeln!(r, "  adam = optim.adamw(lr: 1e-4)");
+    let _ = writeln!(r, "  rows = data.made(1000000 rows, i -> {{prompt: \"a\", answer: \"b\"}})");
+    let budget = (layout.micro * length).round().max(1.0);
+    let trained = if lora { "adapted" } else { "policy" };
+    let _ = writeln!(r, "  step {{\n    b = rows.take({batch:.0} samples)");
+    let _ = writeln!(
+        r,
+        "    update {trained} by adam in 1 update, {budget:.0} tokens/microbatch, minimising {{ sft.nll({trained}, b) }}\n  }}"
+    );
+    let _ = writeln!(r, "  assume lengths = always({length:.0} tokens)\n}}");
+    let mut files = BTreeMap::from([("r.nrl".to_string(), r)]);
+    if let Some(config) = config {
+        files.insert("model/config.json".into(), config.to_string());
+    }
+    Ok(Asked {
+        files,
+        compute: compute(&row.precision),
+        stack: stack(&row.framework),
+        batch,
+        length,
+        devices: gpus,
+        layout,
+    })
+}
+
+/// `megatron-bridge 26.04` of `Megatron-Bridge 26.04`.
+fn stack(framework: &str) -> String {
+    let text = framework.to_lowercase();
+    let known = [
+        ("megatron-deepspeed", "megatron-deepspeed"),
+        ("megatron-bridge", "megatron-bridge"),
+        ("megatron-lm 202", "megatron-2022"),
+        ("megatron", "megatron"),
+        ("llm-foundry", "llm-foundry"),
+        ("torchtitan", "torchtitan"),
+        ("prime-rl", "prime-rl"),
+        ("deepspeed", "deepspeed"),
+        ("automodel", "automodel"),
+        ("verl", "verl"),
+    ];
+    let family = known.iter().find(|(k, _)| text.contains(k)).map_or("other", |(_, f)| f);
+    let version = text.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
+    match version {
+        Some(v) => format!("{family} {v}"),
+        None => family.to_string(),
+    }
+}
+
+fn compute(precision: &str) -> Compute {
+    let p = precision.to_lowercase();
+    if p.contains("fp4") {
+        Compute::Fp4
+    } else if p.contains("fp8") {
+        Compute::Fp8
+    } else {
+        Compute::Bf16
+    }
+}
+
+/// Function of `std.clusters`, and GPUs per node.
+fn cluster(gpu: &str) -> Result<(&'static str, usize), String> {
+    let known = [
+        ("A100-40", "a100_40gb", 8),
+        ("A100", "a100", 8),
+        ("A6000", "a6000", 8),
+        ("H100", "h100", 8),
+        ("H200", "h200", 8),
+        ("H800", "h800", 8),
+        ("H20", "h20", 8),
+        ("GB200", "gb200", 4),
+        ("GB300", "gb300", 4),
+        ("B200", "b200", 8),
+        ("B300", "b300", 8),
+    ];
+    known
+        .iter()
+        .find(|(k, ..)| gpu.contains(k))
+        .map(|(_, f, n)| (*f, *n))
+        .ok_or_else(|| format!("no cluster of `{gpu}`"))
+}
+
+fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
+    let one = |x: Option<usize>| x.unwrap_or(1).max(1);
+    let (tp, pp, cp, ep) = (one(row.tp), one(row.pp), one(row.cp), one(row.ep));
+    let cut = tp * pp * cp;
+    if !gpus.is_multiple_of(cut) {
+        return Err(format!("{gpus} GPUs are not a multiple of tp {tp} x pp {pp} x cp {cp}"));
+    }
+    let all = gpus / cut;
+    let gathers = ["torchtitan", "prime-rl", "full_shard", "zero-3", "fsdp", "automodel"];
+    let fsdp = match row.fsdp {
+        Some(n) if n > 1 => n.min(all),
+        None if gathers.iter().any(|f| row.framework.to_lowercase().contains(f)) => all,
+        _ => 1,
+    };
+    let sp = match row.sp.as_str() {
+        "True" => true,
+        "False" => false,
+        // Off by default in the Megatron of 2021 and in Megatron-DeepSpeed.
+        _ => tp > 1 && !row.framework.contains("DeepSpeed") && !row.framework.contains("2021"),
+    };
+    Ok(Layout {
+        tp,
+        pp,
+        vpp: one(row.vpp),
+        cp,
+        ep,
+        dp: all / fsdp,
+        fsdp,
+        sp,
+        micro: row.mbs.unwrap_or(1.0),
+    })
+}
+
+fn plan(row: &Row, l: &Layout) -> String {
+    let recompute = match row.recompute.as_str() {
+        "full" => "full",
+        "selective" => "selective",
+        _ => "none",
+    };
+    let megatron = format!(
+        "plans.megatron(sp: {}, recompute: {recompute}{})",
+        l.sp,
+        if l.vpp > 1 { format!(", chunks: {}", l.vpp) } else { String::new() }
+    );
+    if l.fsdp == 1 {
+        return megatron;
+    }
+    let base = if l.dp > 1 { "plans.hsdp()" } else { "plans.fsdp()" };
+    let again = match recompute {
+        "none" => String::new(),
+        what => format!(" * plans.recomputed({what})"),
+    };
+    match (l.tp, l.pp, l.ep, l.cp) {
+        (1, 1, 1, 1) => format!("{base}{again}"),
+        _ => format!("{base}{again} * {megatron}"),
+    }
+}
+
+/// `config.json` of the model, if it has one, and the call that makes it.
+fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
+    let need = |x: Option<usize>, what: &str| x.ok_or_else(|| format!("no {what}"));
+    let layers = need(row.layers, "number of layers")?;
+    let hidden = need(row.hidden, "hidden size")?;
+    let heads = need(row.heads, "number of heads")?;
+    let ffn = need(row.ffn, "feed-forward size")?;
+    let kv = row.kv_heads.unwrap_or(heads);
+    let vocab = row.vocab.unwrap_or(51200);
+    let name = row.model.to_lowercase();
+    let tied = (name.contains("qwen3-0.6b") || name.contains("qwen3-4b")).then_some(true);
+    let mut config = json!({
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+        "max_position_embeddings": (length as usize).max(4096),
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": tied.unwrap_or(false),
+        "hidden_act": "silu",
+    });
+    if name.starts_with("gpt-oss") || row.experts.is_some() {
+        let experts = need(row.experts, "number of experts")?;
+        let topk = need(row.topk, "number of experts per token")?;
+        let moe = need(row.moe_ffn, "size of an expert")?;
+        if row.head_dim == "mla" {
+            return Ok((Some(deepseek(&config, row, experts, topk, moe)), load(length)));
+        }
+        set(&mut config, "architectures", json!(["Qwen3MoeForCausalLM"]));
+        set(&mut config, "model_type", json!("qwen3_moe"));
+        set(&mut config, "num_experts", json!(experts));
+        set(&mut config, "num_experts_per_tok", json!(topk));
+        set(&mut config, "moe_intermediate_size", json!(moe));
+        set(&mut config, "norm_topk_prob", json!(true));
+    } else if name.starts_with("gpt") || name.starts_with("mpt") {
+        return Ok((None, gpt(row, layers, hidden, heads, ffn, vocab, length)));
+    } else {
+        let llama = name.starts_with("llama") || name.contains("qwen2");
+        let (class, kind) =
+            if llama { ("LlamaForCausalLM", "llama") } else { ("Qwen3ForCausalLM", "qwen3") };
+        set(&mut config, "architectures", json!([class]));
+        set(&mut config, "model_type", json!(kind));
+    }
+    if let Ok(n) = row.head_dim.parse::<usize>() {
+        set(&mut config, "head_dim", json!(n));
+    }
+    Ok((Some(config), load(length)))
+}
+
+fn set(config: &mut Value, key: &str, value: Value) {
+    if let Some(map) = config.as_object_mut() {
+        map.insert(key.into(), value);
+    }
+}
+
+fn load(length: f64) -> String {
+    format!("models.load(\"model\", dtype: bf16, context: {length:.0} tokens)")
+}
+
+fn gpt(
+    row: &Row,
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    ffn: usize,
+    vocab: usize,
+    length: f64,
+) -> String {
+    let bare = row.model.starts_with("mpt");
+    format!(
+        "models.gpt({{hidden_size: {hidden}, intermediate_size: {ffn}, num_hidden_layers: {layers}, \
+         num_attention_heads: {heads}, vocab_size: {vocab}, max_position_embeddings: {length:.0}{}}}, \
+         dtype: bf16, context: {length:.0} tokens)",
+        if bare { ", no_bias: true" } else { "" }
+    )
+}
+
+/// Sizes of latent attention are those of DeepSeek-V2 and V3 (their `config.json`); Kimi K2 shares V3's.
+fn deepseek(base: &Value, row: &Row, experts: usize, topk: usize, moe: usize) -> Value {
+    let mut config = base.clone();
+    let v2 = row.model.contains("v2");
+    let layers = row.layers.unwrap_or(61);
+    let kimi = row.model.contains("kimi");
+    for (key, value) in [
+        ("architectures", json!(["DeepseekV3ForCausalLM"])),
+        ("model_type", json!("deepseek_v3")),
+        ("q_lora_rank", json!(1536)),
+        ("kv_lora_rank", json!(512)),
+        ("qk_nope_head_dim", json!(128)),
+        ("qk_rope_head_dim", json!(64)),
+        ("v_head_dim", json!(128)),
+        ("n_routed_experts", json!(experts)),
+        ("num_experts_per_tok", json!(topk)),
+        ("moe_intermediate_size", json!(moe)),
+        ("n_shared_experts", json!(if v2 { 2 } else { 1 })),
+        // Layer-reduced runs keep one dense layer.
+        ("first_k_dense_replace", json!(if v2 || kimi || layers < 8 { 1 } else { 3 })),
+        ("norm_topk_prob", json!(true)),
+        ("routed_scaling_factor", json!(2.5)),
+        ("scoring_func", json!("sigmoid")),
+        ("n_group", json!(1)),
+        ("topk_group", json!(1)),
+    ] {
+        set(&mut config, key, value);
+    }
+    config
+}
