@@ -15,6 +15,7 @@ use crate::lsp::LspArgs;
 use crate::new::NewArgs;
 use crate::plan::PlanArgs;
 use crate::test::TestArgs;
+use crate::validate::ValidateArgs;
 
 /// Post-trains language models from declarative recipes
 #[derive(Parser, Debug)]
@@ -30,6 +31,7 @@ pub enum Command {
     Run(RunArgs),
     Check(CheckArgs),
     Plan(PlanArgs),
+    Validate(ValidateArgs),
     Eval(EvalArgs),
     Generate(GenerateArgs),
     Score(ScoreArgs),

@@ -22,6 +22,7 @@ pub mod run;
 pub mod score;
 pub mod screen;
 pub mod test;
+pub mod validate;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Validate(args) => validate::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Score(args) => score::run(&args),

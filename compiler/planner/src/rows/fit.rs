@@ -4,7 +4,10 @@
 //! time (in factors, so that all stay positive) while that helps. The error is the mean of |log(predicted / measured)|, so that a few
 //! odd rows do not decide.
 
+use std::collections::BTreeMap;
+
 use nrl_sim::rates::Rates;
+use nrl_sim::tables::{Entry, Tables};
 
 use super::{Case, Row, Table, metric};
 
@@ -76,4 +79,61 @@ pub fn fit(goals: &[&Goal<'_>], from: &Rates) -> Rates {
         }
     }
     best
+}
+
+/// Tables fitted to the rows of `table` that `take` accepts: an entry per device, stack and number type.
+pub fn tables(table: &Table, version: &str, take: &dyn Fn(&Row) -> bool) -> Tables {
+    let all: Vec<Goal<'_>> = goals(table).into_iter().filter(|g| take(g.row)).collect();
+    let mut groups: BTreeMap<(String, String, String), Vec<&Goal<'_>>> = BTreeMap::new();
+    for g in &all {
+        let a = &g.case.asked;
+        let key = (g.case.update.machine.name.clone(), a.stack.clone(), format!("{:?}", a.compute));
+        groups.entry(key).or_default().push(g);
+    }
+    let shipped = Tables::shipped();
+    let entries = groups.into_iter().map(|((device, stack, _), goals)| {
+        let compute = goals[0].case.asked.compute;
+        let from = shipped.find(&device, &stack, compute).rates;
+        let rates = fit(&goals, &from);
+        let mut errors: Vec<f64> =
+            goals.iter().map(|g| (g.case.time(&rates).seconds / g.seconds - 1.0).abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        let rank = |q: f64| errors[((errors.len() as f64 - 1.0) * q).round() as usize];
+        let source = goals[0].row.source.split(':').next().unwrap_or("").to_string();
+        let (median, p90) = (rank(0.5), rank(0.9));
+        let rows = goals.len();
+        Entry { device, stack, compute, rows, from: source, median, p90, rates }
+    });
+    Tables { version: version.to_string(), entries: entries.collect() }
+}
+
+/// Is a row in the half that is fitted on? Rows of one run are in the same half, whatever they measure.
+pub fn half(row: &Row) -> bool {
+    let key = format!(
+        "{} {} {} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {:?} {:?} {} {}",
+        row.source,
+        row.task,
+        row.model,
+        row.layers,
+        row.hidden,
+        row.heads,
+        row.gpus,
+        row.tp,
+        row.pp,
+        row.vpp,
+        row.cp,
+        row.ep,
+        row.fsdp,
+        row.recompute,
+        row.mbs,
+        row.gbs,
+        row.seq,
+        row.precision,
+        row.gpu
+    );
+    // FNV-1a: the same half on every machine.
+    let hash = key
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    (hash >> 17) & 1 == 0
 }

@@ -4,7 +4,7 @@
 //! and two thirds for LoRA, which has no gradient of frozen weights; MosaicML counts the full square; `hw_tflops` counts
 //! what is computed again.
 
-use super::{Case, Row};
+use super::{Case, Row, memory};
 use nrl_sim::train::Took;
 use nrl_sim::work::{Item, Kind};
 
@@ -55,6 +55,9 @@ pub fn measured_seconds(row: &Row, case: &Case) -> Option<f64> {
 
 /// What the planner says of a row whose update takes `took`.
 pub fn says(row: &Row, case: &Case, took: &Took) -> Option<Says> {
+    if is_memory(&row.metric) {
+        return memory::says(row, case).map(|value| Says { value, seconds: None });
+    }
     let measured = measured_seconds(row, case)?;
     let seconds = took.seconds;
     // Rates grow as seconds fall.

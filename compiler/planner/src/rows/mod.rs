@@ -4,28 +4,32 @@
 //! the row cannot be said. Each row goes the way of a recipe: text, compiler, plan, simulator.
 
 pub mod fit;
+mod memory;
 mod metric;
 mod read;
 mod recipe;
+mod verdict;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nrl_base::SourceMap;
 use nrl_driver::{Options, Timed};
-use nrl_sim::Memory;
 use nrl_sim::rates::{Rates, Speed};
 use nrl_sim::train::Took;
 
+pub use memory::Bytes;
 pub use metric::{Says, is_memory};
 pub use read::{Row, read};
 pub use recipe::{Asked, Layout};
+pub use verdict::{Line, Summary, Verdict};
 
 /// A layout of a model on a machine, compiled: several rows may measure it.
 pub struct Case {
     pub asked: Asked,
     pub update: Timed,
-    pub memory: Vec<Memory>,
+    /// Bytes by the name of the stack that was asked for.
+    pub bytes: BTreeMap<String, Bytes>,
 }
 
 /// A table, ready to be predicted again and again.
@@ -40,15 +44,19 @@ impl Table {
     /// Compiles every row of a table, on all cores.
     pub fn new(rows: Vec<Row>) -> Table {
         let mut index: HashMap<String, usize> = HashMap::new();
-        let mut wanted: Vec<Asked> = vec![];
+        let mut wanted: Vec<(Asked, Vec<Row>)> = vec![];
         let mut cases: Vec<Result<usize, String>> = vec![];
         for row in &rows {
             cases.push(metric::known(row).and_then(|()| recipe::recipe(row)).map(|asked| {
                 let key = format!("{:?} {} {:?}", asked.files, asked.stack, asked.compute);
-                *index.entry(key).or_insert_with(|| {
-                    wanted.push(asked);
+                let at = *index.entry(key).or_insert_with(|| {
+                    wanted.push((asked, vec![]));
                     wanted.len() - 1
-                })
+                });
+                if is_memory(&row.metric) {
+                    wanted[at].1.push(row.clone());
+                }
+                at
             }));
         }
         let made = compile_all(wanted);
@@ -73,14 +81,14 @@ impl Case {
     }
 }
 
-fn compile_all(wanted: Vec<Asked>) -> Vec<Result<Case, String>> {
+fn compile_all(wanted: Vec<(Asked, Vec<Row>)>) -> Vec<Result<Case, String>> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = vec![];
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(asked) = wanted.get(i) else { break };
-            done.push((i, compile(asked)));
+            let Some((asked, rows)) = wanted.get(i) else { break };
+            done.push((i, compile(asked, rows)));
         }
         done
     };
@@ -93,7 +101,7 @@ fn compile_all(wanted: Vec<Asked>) -> Vec<Result<Case, String>> {
     all.into_iter().map(|(_, c)| c).collect()
 }
 
-fn compile(asked: &Asked) -> Result<Case, String> {
+fn compile(asked: &Asked, rows: &[Row]) -> Result<Case, String> {
     let mut sources = SourceMap::new();
     let (compiled, found) =
         nrl_driver::compile(&asked.files, &mut sources, "r.nrl", &Options::default());
@@ -101,7 +109,13 @@ fn compile(asked: &Asked) -> Result<Case, String> {
         let first = found.iter().find(|d| d.is_error());
         return Err(first.map_or("it does not compile".into(), |d| d.message.clone()));
     };
-    let memory = nrl_driver::memory(&c);
+    let mut bytes = BTreeMap::new();
+    for row in rows {
+        let name = memory::stack(row).name;
+        if let Some(b) = memory::bytes(&c, row, asked).filter(|_| !bytes.contains_key(&name)) {
+            bytes.insert(name, b);
+        }
+    }
     let update = nrl_driver::updates(&c).into_iter().next().ok_or("no machine")?;
-    Ok(Case { asked: asked.clone(), update, memory })
+    Ok(Case { asked: asked.clone(), update, bytes })
 }

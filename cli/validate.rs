@@ -1,0 +1,119 @@
+//! `nrlc validate`: measured runs beside what the planner says of them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use nrl_planner::rows::{Row, Table, Verdict, fit, read};
+use nrl_sim::tables::Tables;
+
+/// Predicts every row of a table of measured runs, and says how far it is off
+#[derive(clap::Args, Debug)]
+pub struct ValidateArgs {
+    /// Tables of measured values, a row each: model, layout, machine, metric, value
+    #[arg(value_name = "ROWS.csv", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Prints text, or one JSON object
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    /// Prints every row, not only the summary
+    #[arg(long)]
+    pub all: bool,
+    /// Takes only rows whose source contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub source: Option<String>,
+    /// Calibration tables to use instead of those that ship
+    #[arg(long, value_name = "FILE")]
+    pub tables: Option<PathBuf>,
+    /// Fits rates to the rows and writes them as a calibration table
+    #[arg(long, value_name = "FILE")]
+    pub fit: Option<PathBuf>,
+    /// Fits rates to rows whose source contains this text ...
+    #[arg(long, value_name = "TEXT", requires = "test_on")]
+    pub fit_on: Option<String>,
+    /// ... and predicts those whose source contains this one; no row is in both
+    #[arg(long, value_name = "TEXT", requires = "fit_on")]
+    pub test_on: Option<String>,
+    /// Fits rates to every second run of each source and predicts the others
+    #[arg(long, conflicts_with_all = ["fit", "fit_on"])]
+    pub half: bool,
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Human,
+    Json,
+}
+
+/// Runs the command.
+pub fn run(args: &ValidateArgs) -> ExitCode {
+    match verdict(args) {
+        Ok(v) => {
+            match args.format {
+                Format::Human => print!("{}", v.text(args.all)),
+                Format::Json => match serde_json::to_string_pretty(&v) {
+                    Ok(s) => println!("{s}"),
+                    Err(e) => return fail(&e.to_string()),
+                },
+            }
+            ExitCode::SUCCESS
+        }
+        Err(why) => fail(&why),
+    }
+}
+
+fn fail(why: &str) -> ExitCode {
+    eprintln!("error: {why}");
+    ExitCode::from(1)
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
+    let mut rows = vec![];
+    for file in &args.files {
+        rows.extend(read(&text(file)?).map_err(|e| format!("{}: {e}", file.display()))?);
+    }
+    if let Some(only) = &args.source {
+        rows.retain(|r| r.source.contains(only.as_str()));
+    }
+    if rows.is_empty() {
+        return Err("no row is left to predict".into());
+    }
+    let tables = match &args.tables {
+        Some(file) => {
+            Tables::parse(&text(file)?).map_err(|e| format!("{}: {e}", file.display()))?
+        }
+        None => Tables::shipped(),
+    };
+    if args.half {
+        let all = Table::new(rows.clone());
+        let odd = |r: &Row| fit::half(r);
+        let fitted = tables.with(fit::tables(&all, "half", &odd).entries);
+        let rest = Table::new(rows.into_iter().filter(|r| !fit::half(r)).collect());
+        return Ok(Verdict::of(&rest, &fitted));
+    }
+    if let (Some(on), Some(test)) = (&args.fit_on, &args.test_on) {
+        let tested = |r: &Row| r.source.contains(test.as_str());
+        let known: Vec<Row> =
+            rows.iter().filter(|r| r.source.contains(on.as_str()) && !tested(r)).cloned().collect();
+        if known.is_empty() {
+            return Err(format!(
+                "no row to fit on: none has a source with `{on}` and without `{test}`"
+            ));
+        }
+        let fitted = fit::tables(&Table::new(known), on, &|_| true);
+        let rest = Table::new(rows.into_iter().filter(tested).collect());
+        return Ok(Verdict::of(&rest, &fitted));
+    }
+    let table = Table::new(rows);
+    let Some(file) = &args.fit else { return Ok(Verdict::of(&table, &tables)) };
+    let fitted = fit::tables(&table, env!("CARGO_PKG_VERSION"), &|_| true);
+    let json = serde_json::to_string_pretty(&fitted).map_err(|e| e.to_string())?;
+    std::fs::write(file, json + "\n")
+        .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    Ok(Verdict::of(&table, &fitted))
+}
