@@ -8,6 +8,7 @@ mod budgets;
 mod emit;
 mod fits;
 mod forecast;
+mod pools;
 mod rules;
 mod signal;
 mod typed;
@@ -142,6 +143,7 @@ pub fn check(
         let (compiled, found) = finish(lowered, Problems::new(), lowering, options);
         problems.extend(found);
         problems.extend(compiled.iter().flat_map(|c| fits::findings(c, files, path, options)));
+        problems.extend(compiled.iter().flat_map(pools::findings));
         if i == 0 {
             first = compiled;
         }

@@ -58,16 +58,21 @@ recipe r {{
   policy = models.load("model", dtype: bf16, context: {} tokens)
   place policy on m by {}
   opt = optim.adamw(lr: 1e-5)
-  rows = data.made(100 rows, i -> {{prompt: "1+1=", answer: "2"}})
+  rows = data.made(10000 rows, i -> {{prompt: "1+1=", answer: "2"}})
   step {{
-    b = rows.take(8 samples)
+    b = rows.take({} samples)
     update policy by opt in 1 update, {} tokens/microbatch, minimising {{
       mean(-logprob(policy, b), over: tokens)
     }}
   }}
 }}
 "#,
-        c.nodes, c.axes, c.tokens, c.plan, c.tokens
+        c.nodes,
+        c.axes,
+        c.tokens,
+        c.plan,
+        8 * c.nodes,
+        c.tokens
     );
     let files =
         BTreeMap::from([("r.nrl".to_string(), text), ("model/config.json".to_string(), config)]);
@@ -101,15 +106,68 @@ fn close(what: &str, measured: f64, predicted: f64, percent: f64, peak: &Peak) {
     assert!(off.abs() <= percent, "{what}: {measured} measured, {off:+.1} %: {peak}");
 }
 
-/// Twelve layers of Llama-3-70B on Megatron-Core, allocated and reserved on B200 (SimuMax 1.2 tables).
+/// Four layers of a 405 B llama with 16 key and value heads.
+const FOUR: Case = Case { layers: 4, hidden: 16384, heads: 128, kv: 16, ffn: 53248, ..SEVENTY };
+
+/// Layers of Llama-3 on Megatron-Core, allocated and reserved on B200, GiB (SimuMax 1.2 tables).
 #[test]
 fn megatron_core() {
     let stack = Stack::megatron();
-    for (axes, allocated, reserved) in
-        [("dp: rest, tp: 4", 39.07, 40.18), ("dp: rest, tp: 8", 28.29, 29.12)]
-    {
-        let p = peak(&Case { axes, ..SEVENTY }, &stack, 4, false);
-        close(axes, allocated, p.allocated(), 2.0, &p);
-        close(axes, reserved, p.reserved(), 5.0, &p);
+    let twelve = |axes| Case { axes, ..SEVENTY };
+    let four = |axes| Case { axes, ..FOUR };
+    for (case, allocated, reserved) in [
+        (twelve("dp: rest, tp: 4"), 39.07, 40.18),
+        (twelve("dp: rest, tp: 8"), 28.29, 29.12),
+        (four("dp: rest, tp: 2"), 81.59, 84.7),
+        (four("dp: rest, tp: 4"), 52.89, 54.65),
+        (four("dp: rest, tp: 8"), 38.57, 39.83),
+        (four("pp: 2, dp: rest"), 87.08, 92.26),
+    ] {
+        let p = peak(&case, &stack, 4, false);
+        println!(
+            "{} {} {:.2} {:.2} {p}",
+            case.axes,
+            allocated,
+            p.allocated() / GIB,
+            p.reserved() / GIB
+        );
+        close(case.axes, allocated, p.allocated(), 2.0, &p);
+        close(case.axes, reserved, p.reserved(), 5.0, &p);
     }
+}
+
+/// Llama-3 on torchtitan of December 2024: the most reserved on H100, GiB.
+#[test]
+fn torchtitan() {
+    let eight = Case {
+        layers: 32,
+        hidden: 4096,
+        heads: 32,
+        kv: 8,
+        ffn: 14336,
+        axes: "fsdp: rest",
+        plan: "plans.fsdp() * plans.recomputed()",
+        nodes: 16,
+        tokens: 16384,
+        ..SEVENTY
+    };
+    let fsdp = Stack::fsdp();
+    let p = peak(&eight, &fsdp, 1, true);
+    println!("67.0/62.0 {:.2} {p}", p.reserved() / GIB);
+    close("8B, 128 GPUs, compiled", 62.0, p.reserved(), 6.0, &p);
+    // Eight GPUs, a fourth of 131,072 tokens on each.
+    let long = Case { nodes: 1, tokens: 32768, ..eight };
+    let p = peak(&long, &fsdp, 1, false);
+    println!("84.0 {:.2} {p}", p.reserved() / GIB);
+    close("8B, long", 84.0, p.reserved(), 9.0, &p);
+    let seventy = Case {
+        layers: 80,
+        axes: "fsdp: rest, tp: 8",
+        plan: "plans.fsdp() * plans.tensor_parallel() * plans.recomputed()",
+        nodes: 32,
+        tokens: 131072,
+        ..SEVENTY
+    };
+    let p = peak(&seventy, &fsdp, 1, false);
+    println!("71.9 {:.2} {p}", p.reserved() / GIB);
 }

@@ -13,7 +13,10 @@ use nrl_driver::{Options, check};
 const LATER: &[&str] = &[
     "dim-not-divisible",
     "does-not-fit",
+    "engine-over-memory",
     "heads-not-divisible",
+    "host-memory",
+    "kv-pool-too-small",
     "not-causal",
     "nothing-to-train",
     "rule-matches-nothing",

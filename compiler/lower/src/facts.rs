@@ -15,6 +15,8 @@ pub struct Facts {
     pub views: Vec<ViewFacts>,
     /// One per model of the program.
     pub models: Vec<ModelFacts>,
+    /// One per generator of the program.
+    pub generators: Vec<GeneratorFacts>,
     /// Does each optimizer of the program add to weights in bf16?
     pub bf16_masters: Vec<bool>,
     pub assumptions: Vec<Assumption>,
@@ -85,6 +87,24 @@ pub struct ModelFacts {
     /// One number per token in place of logits.
     pub scalar_head: bool,
     pub span: Span,
+}
+
+/// What is known of a generator besides its sampling.
+#[derive(Clone, Debug, Default)]
+pub struct GeneratorFacts {
+    /// What it asks for of the device, and where.
+    pub memory: Option<(Asked, Span)>,
+}
+
+/// Memory that a generator asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asked {
+    /// A share of the device, for everything it holds.
+    Share(f64),
+    /// Bytes per rank, for everything it holds.
+    Bytes(f64),
+    /// Tokens of keys and values per rank.
+    Tokens(f64),
 }
 
 /// `assume lengths = lognormal(..)`.

@@ -282,6 +282,7 @@ pub fn lower_model(
         let built = elab.model_of(&policy, span).and_then(|m| {
             let graph = elab.generate_graph(m, span)?;
             let slots = 8;
+            elab.out.facts.generators.push(facts::GeneratorFacts::default());
             elab.out.program.generators.push(nrl_ir::program::Generator {
                 name: "sampler".into(),
                 model: m,

@@ -18,4 +18,5 @@ pub use memory::peak::{Load, Offload, Peak};
 pub use memory::stack::Stack;
 pub use memory::{
     Device, Memory, Precision, Setup, Term, generation, host, memory, per_token, phases, profile,
+    stack,
 };

@@ -7,6 +7,7 @@ use nrl_syntax::ast::{self, BinaryOp, ExprKind};
 
 use super::Args;
 use crate::elab::{El, Elab, Stop};
+use crate::facts::{Asked, GeneratorFacts};
 use crate::units::Unit;
 use crate::value::{Drawing, Env, Samples, Stale, Val};
 
@@ -119,7 +120,7 @@ impl<'a> Elab<'a, '_> {
         let (temperature_at, support_at) = set_at(&a);
         let sampling = self.sampling(&mut a, base)?;
         let records = self.records(&mut a)?;
-        self.memory(env, &mut a)?;
+        let memory = self.memory(env, &mut a)?;
         let slots = match a.take("slots") {
             Some(g) => self.whole(&g.val, g.span, "`slots`")?.max(1),
             None => SLOTS,
@@ -137,6 +138,7 @@ impl<'a> Elab<'a, '_> {
             graph,
             slots,
         });
+        self.out.facts.generators.push(GeneratorFacts { memory });
         let drawing = Drawing { model, sampling, temperature_at, support_at, records, stale: None };
         Ok(Val::Generator(self.out.program.generators.len() - 1, drawing))
     }
@@ -163,24 +165,31 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// `memory: 60 % of device`, or a number of bytes or tokens.
-    fn memory(&mut self, env: &Env<'a>, a: &mut Args<'a>) -> El<()> {
-        let Some(e) = a.take("memory").and_then(|g| g.expr) else { return Ok(()) };
+    fn memory(&mut self, env: &Env<'a>, a: &mut Args<'a>) -> El<Option<(Asked, Span)>> {
+        let Some(e) = a.take("memory").and_then(|g| g.expr) else { return Ok(None) };
         let (value, share) = match &e.kind {
             ExprKind::Of { part, whole } if whole.as_name() == Some("device") => (&**part, true),
             _ => (e, false),
         };
         let v = self.expr(env, value)?;
-        let ok = match &v {
-            Val::Const(Value::Num(x), u) if share => u.is_none() && *x > 0.0 && *x <= 1.0,
-            Val::Const(Value::Num(_), u) => *u == Unit::of("byte") || *u == Unit::of("token"),
-            _ => false,
+        let asked = match &v {
+            Val::Const(Value::Num(x), u) if share && u.is_none() && *x > 0.0 && *x <= 1.0 => {
+                Some(Asked::Share(*x))
+            }
+            Val::Const(Value::Num(x), u) if !share && *u == Unit::of("byte") => {
+                Some(Asked::Bytes(*x))
+            }
+            Val::Const(Value::Num(x), u) if !share && *u == Unit::of("token") => {
+                Some(Asked::Tokens(*x))
+            }
+            _ => None,
         };
-        if !ok {
+        let Some(asked) = asked else {
             let kind = v.kind();
             let what = format!("`memory` is a share of the device, bytes or tokens, not {kind}");
             let d = Diagnostic::error("unit-mismatch", what).label(e.span, "this memory");
             return self.fail(d.help("write `60 % of device` or `40 GB`"));
-        }
+        };
         if self.out.facts.clusters.iter().all(|c| !c.device.gpu) {
             self.no_effect(
                 e.span,
@@ -189,7 +198,7 @@ impl<'a> Elab<'a, '_> {
                 "leave it out, or say how many sequences are in flight: `slots: 64`",
             );
         }
-        Ok(())
+        Ok(Some((asked, e.span)))
     }
 
     /// `sampler with (temperature: 0)`.

@@ -6,6 +6,9 @@
 
 use serde::Serialize;
 
+/// What an engine needs beside weights and keys and values: a forward pass, captured graphs. Assumed.
+pub const SCRATCH: f64 = 1.5 * super::GIB;
+
 /// A pool of equal blocks of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pool {

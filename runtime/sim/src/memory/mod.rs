@@ -93,6 +93,11 @@ impl Memory {
         self.terms.iter().map(part).sum()
     }
 
+    /// Is it an update?
+    pub fn is_update(&self) -> bool {
+        self.stage.starts_with("update ")
+    }
+
     /// What is left of the device; negative if the stage does not fit.
     pub fn margin(&self) -> f64 {
         self.device.memory - self.sum()
