@@ -84,6 +84,7 @@ pub fn says(row: &Row, case: &Case) -> Option<f64> {
         "peak_mem" | "peak_reserved_mem" => b.peak.reserved(),
         "peak_alloc_mem" => b.peak.allocated(),
         "activation_mem" => b.kept,
+        "activation_mem_pct_of_tp_baseline" => return Some(100.0 * b.kept / b.baseline),
         "param_opt_mem" if case.asked.layout.pp > 1 => b.inner,
         "param_opt_mem" | "model_state_mem" => b.peak.states(),
         "fits" => {

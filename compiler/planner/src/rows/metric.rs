@@ -5,6 +5,7 @@
 //! what is computed again.
 
 use super::{Case, Row, memory};
+use nrl_sim::rates::Rates;
 use nrl_sim::train::Took;
 use nrl_sim::work::{Item, Kind};
 
@@ -54,7 +55,12 @@ pub fn measured_seconds(row: &Row, case: &Case) -> Option<f64> {
 }
 
 /// What the planner says of a row whose update takes `took`.
-pub fn says(row: &Row, case: &Case, took: &Took) -> Option<Says> {
+pub fn says(row: &Row, case: &Case, took: &Took, rates: &Rates) -> Option<Says> {
+    if let "layer_fwd_time" | "layer_bwd_time" = row.metric.as_str() {
+        let (forward, backward) = case.layer(rates)?;
+        let seconds = if row.metric == "layer_fwd_time" { forward } else { backward };
+        return Some(Says { value: 1e3 * seconds, seconds: Some(row.value / 1e3) });
+    }
     if is_memory(&row.metric) {
         return memory::says(row, case).map(|value| Says { value, seconds: None });
     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nrl_base::SourceMap;
-use nrl_driver::{Options, Timed};
+use nrl_driver::{Compiled, Options, Timed};
 use nrl_sim::rates::{Rates, Speed};
 use nrl_sim::train::Took;
 
@@ -79,6 +79,16 @@ impl Case {
         let speed = Speed { machine: &self.update.machine, rates, compute: self.asked.compute };
         self.update.job.run(&speed)
     }
+
+    /// Seconds of the last group's layer for one micro-batch, forward and backward.
+    pub fn layer(&self, rates: &Rates) -> Option<(f64, f64)> {
+        let Timed { job, machine, .. } = &self.update;
+        let speed = Speed { machine, rates, compute: self.asked.compute };
+        let group = |axes: &[String]| nrl_sim::machine::group(&job.mesh, axes, machine.per_node);
+        let each = &job.work.layers.last()?.each;
+        let seconds = |items| speed.items(items, &group).sum();
+        Some((seconds(&each.forward), seconds(&each.backward)))
+    }
 }
 
 fn compile_all(wanted: Vec<(Asked, Vec<Row>)>) -> Vec<Result<Case, String>> {
@@ -101,20 +111,40 @@ fn compile_all(wanted: Vec<(Asked, Vec<Row>)>) -> Vec<Result<Case, String>> {
     all.into_iter().map(|(_, c)| c).collect()
 }
 
-fn compile(asked: &Asked, rows: &[Row]) -> Result<Case, String> {
+/// Bytes that layers keep under tensor parallelism alone, with nothing computed again: what percentages of
+/// Korthikanti et al. 2022 refer to.
+fn baseline(row: &Row) -> Result<f64, String> {
+    let plain = Row { sp: "False".into(), recompute: "none".into(), ..row.clone() };
+    let asked = recipe::recipe(&plain)?;
+    let c = compiled(&asked)?;
+    memory::bytes(&c, &plain, &asked).map(|b| b.kept).ok_or_else(|| "no machine".into())
+}
+
+fn compiled(asked: &Asked) -> Result<Compiled, String> {
     let mut sources = SourceMap::new();
     let (compiled, found) =
         nrl_driver::compile(&asked.files, &mut sources, "r.nrl", &Options::default());
-    let Some(c) = compiled else {
+    compiled.ok_or_else(|| {
         let first = found.iter().find(|d| d.is_error());
-        return Err(first.map_or("it does not compile".into(), |d| d.message.clone()));
-    };
+        first.map_or("it does not compile".into(), |d| d.message.clone())
+    })
+}
+
+fn compile(asked: &Asked, rows: &[Row]) -> Result<Case, String> {
+    let c = compiled(asked)?;
     let mut bytes = BTreeMap::new();
     for row in rows {
         let name = memory::stack(row).name;
-        if let Some(b) = memory::bytes(&c, row, asked).filter(|_| !bytes.contains_key(&name)) {
-            bytes.insert(name, b);
+        let known = bytes.get(&name).is_some_and(|b: &Bytes| b.baseline > 0.0);
+        let percent = row.metric.contains("pct");
+        if known || (!percent && bytes.contains_key(&name)) {
+            continue;
         }
+        let Some(mut b) = memory::bytes(&c, row, asked) else { continue };
+        if percent {
+            b.baseline = baseline(row)?;
+        }
+        bytes.insert(name, b);
     }
     let update = nrl_driver::updates(&c).into_iter().next().ok_or("no machine")?;
     Ok(Case { asked: asked.clone(), update, bytes })

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use nrl_facts::ModelFacts;
 use nrl_sim::rates::Compute;
 use serde_json::{Value, json};
 
@@ -45,12 +46,19 @@ pub struct Layout {
 /// The recipe of `row`.
 pub fn recipe(row: &Row) -> Result<Asked, String> {
     let gpus = row.gpus.ok_or("no number of GPUs")?;
-    let length = row.seq.ok_or("no sequence length")?;
+    let known = filled(row);
+    let row = &known;
+    // Whether a recipe fits is reported without a length: the shortest that its examples use.
+    let length =
+        row.seq.or((row.metric == "fits").then_some(2048.0)).ok_or("no sequence length")?;
     let (cluster, per_node) = cluster(&row.gpu)?;
     let layout = layout(row, gpus)?;
+    let ways = (layout.dp * layout.fsdp) as f64;
     let batch = row
         .gbs
-        .or_else(|| row.mbs.map(|m| m * (layout.dp * layout.fsdp) as f64))
+        .or_else(|| noted(&row.note, "batch per dp group ").map(|n| n * ways))
+        .or_else(|| row.mbs.map(|m| m * ways))
+        .or((row.metric == "fits").then_some(ways))
         .ok_or("no batch size")?;
     let (config, call) = model(row, length)?;
     let nodes = gpus.div_ceil(per_node);
@@ -79,7 +87,8 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
     let _ = writeln!(r, "  policy = {call}");
     let lora = row.task.contains("lora");
     if lora {
-        let _ = writeln!(r, "  adapted = lora(policy, rank: 16)");
+        let on = "wq, wk, wv, wo, gate, up, down";
+        let _ = writeln!(r, "  adapted = lora(policy, rank: 16, on: [{on}])");
     }
     let _ = writeln!(r, "  place policy on m by {}", plan(row, &layout));
     let _ = writeln!(r, "  adam = optim.adamw(lr: 1e-4)");
@@ -105,6 +114,31 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
         devices: gpus,
         layout,
     })
+}
+
+/// The number that follows `words` in a note.
+fn noted(note: &str, words: &str) -> Option<f64> {
+    note.split(words).nth(1)?.split_whitespace().next()?.parse().ok()
+}
+
+/// The row with the dims of a published model where it names one and gives none.
+fn filled(row: &Row) -> Row {
+    let mut row = row.clone();
+    if row.layers.is_some() {
+        return row;
+    }
+    let wanted = row.model.split(" (").next().unwrap_or("").to_lowercase();
+    let named = |f: &&ModelFacts| {
+        let short = f.name.rsplit('/').next().unwrap_or("").to_lowercase();
+        short == wanted || short == wanted.replace("qwen2-", "qwen2.5-").replace("-70b", "-72b")
+    };
+    let Some(f) = nrl_facts::models().iter().find(named) else { return row };
+    let size = |n: u64| Some(n as usize);
+    (row.layers, row.hidden, row.heads) = (size(f.layers), size(f.hidden), size(f.heads));
+    (row.kv_heads, row.vocab) = (size(f.kv_heads), size(f.vocab));
+    row.head_dim = f.head_dim.to_string();
+    row.ffn = f.ffn.and_then(size);
+    row
 }
 
 /// `megatron-bridge 26.04` of `Megatron-Bridge 26.04`.

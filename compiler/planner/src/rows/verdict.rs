@@ -148,7 +148,7 @@ fn line(table: &Table, row: &Row, case: &Result<usize, String>, tables: &Tables)
     let device = &case.update.machine.name;
     let found = tables.find(device, &case.asked.stack, case.asked.compute);
     let took = case.time(&found.rates);
-    match metric::says(row, case, &took) {
+    match metric::says(row, case, &took, &found.rates) {
         Some(says) => {
             line.predicted = Some(says.value);
             line.error = Some(says.value / row.value - 1.0);
