@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dim::DimId;
+use crate::dim::{DimId, Dims};
 use crate::graph::{Block, Graph, Node};
-use crate::op::Op;
+use crate::op::{Attention, Op};
 use crate::types::Type;
 
 /// Counted work.
@@ -26,9 +26,20 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// Number of elements of a value of type `ty` when dim `d` has `size(d)` items.
-pub fn elements(ty: &Type, size: &dyn Fn(DimId) -> f64) -> f64 {
-    ty.dims.iter().map(|d| size(*d)).product::<f64>() * ty.stack.unwrap_or(1) as f64
+/// Number of elements of a value of type `ty` when dim `d` has `size(d)` items. Experts count where
+/// the router chose them, see [`crate::dim::Routed`].
+pub fn elements(dims: &Dims, ty: &Type, size: &dyn Fn(DimId) -> f64) -> f64 {
+    product(dims, &ty.dims, size) * ty.stack.unwrap_or(1) as f64
+}
+
+/// Number of elements over `ds`.
+pub fn product(dims: &Dims, ds: &[DimId], size: &dyn Fn(DimId) -> f64) -> f64 {
+    let about_tokens = ds.iter().any(|d| dims.is_ragged(*d));
+    let count = |d: &DimId| match dims.get(*d).routed {
+        Some(routed) if about_tokens => routed.rows(),
+        _ => size(*d),
+    };
+    ds.iter().map(count).product()
 }
 
 /// Work of a whole graph.
@@ -46,33 +57,45 @@ fn block_cost(g: &Graph, block: &Block, size: &dyn Fn(DimId) -> f64) -> Cost {
 
 /// Work of one node; a scan counts its body once per layer.
 pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
-    let count = |v| elements(g.ty(v), size);
+    let count = |v| elements(&g.dims, g.ty(v), size);
     let moved: f64 = node.args.iter().chain(&node.outs).map(|v| 4.0 * count(*v)).sum();
     let widest = node.args.iter().chain(&node.outs).map(|v| count(*v)).fold(0.0, f64::max);
     let dims = |ds: &[DimId]| ds.iter().map(|d| size(*d)).product::<f64>();
     let mut cost = Cost { flops: 0.0, bytes: moved, comm_bytes: 0.0 };
     match &node.op {
-        Op::Input { .. } | Op::Use { .. } | Op::Const { .. } | Op::StopGrad => cost.bytes = 0.0,
+        Op::Input { .. }
+        | Op::Use { .. }
+        | Op::Const { .. }
+        | Op::StopGrad
+        | Op::Position { .. } => cost.bytes = 0.0,
         Op::Unary { .. } | Op::Binary { .. } | Op::Select | Op::Reduce { .. } | Op::Cast { .. } => {
             cost.flops = widest
         }
-        Op::Broadcast { .. } | Op::Index { .. } => {}
+        Op::Broadcast { .. } | Op::Index { .. } | Op::Fit { .. } => {}
         Op::ScatterAdd { .. } | Op::Accumulate { .. } => cost.flops = widest,
         Op::Rope { .. } => cost.flops = 3.0 * widest,
         Op::TopK { .. } | Op::Next { .. } => cost.flops = widest,
         Op::Recur { .. } => cost.flops = 2.0 * widest,
         Op::Contract { over } => {
-            cost.flops = 2.0 * node.outs.iter().map(|v| count(*v)).sum::<f64>() * dims(over);
+            let mut space = g.dims_of(node.outs[0]).to_vec();
+            space.extend(over);
+            cost.flops = 2.0 * product(&g.dims, &space, size);
         }
-        // Causal: half of the square. The mean context is half the longest segment's bound.
+        // Per pair of a query and a key: a product of `hd` for the score, one of `vd` for the value.
         Op::Attention { attn } => {
-            cost.flops = 2.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size)
+            let pair = 2.0 * (size(attn.hd) + size(attn.vd));
+            cost.flops = dims(&[attn.tok, attn.q]) * causal(g, attn, size) * pair
         }
+        // The score again, its gradient, and those of values, queries and keys.
         Op::AttentionGrad { attn } => {
-            cost.flops = 5.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size)
+            let pair = 2.0 * (3.0 * size(attn.hd) + 2.0 * size(attn.vd));
+            cost.flops = dims(&[attn.tok, attn.q]) * causal(g, attn, size) * pair
         }
         Op::AttentionCached { attn } => {
-            cost.flops = 4.0 * dims(&[attn.tok, attn.q, attn.hd]) * context(g, attn.tok, size)
+            let pair = 2.0 * (size(attn.hd) + size(attn.vd));
+            let window = attn.window.map_or(f64::INFINITY, |w| w as f64);
+            let keys = context(g, attn, size).min(window);
+            cost.flops = dims(&[attn.tok, attn.q]) * keys * pair
         }
         Op::LogProb { .. } => cost.flops = 4.0 * widest,
         Op::LogProbGrad { .. } => cost.flops = 4.0 * widest,
@@ -92,23 +115,37 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
                 comm_bytes: once.comm_bytes * n,
             };
         }
-        Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. } => {
+        Op::AllReduce { .. }
+        | Op::AllGather { .. }
+        | Op::ReduceScatter { .. }
+        | Op::AllToAll { .. } => {
             cost.comm_bytes = 4.0 * count(node.args[0]);
         }
         Op::GatherParam { param, .. } => cost.comm_bytes = 4.0 * dims(&g.param(*param).dims),
         Op::ScatterGrad { .. } => cost.comm_bytes = 4.0 * count(node.args[0]),
         Op::Fused { kernel } => {
-            let space = dims(&kernel.rows) * dims(&kernel.lanes);
-            cost.flops = space * kernel.code.len() as f64;
+            let mut space = kernel.rows.clone();
+            space.extend(&kernel.lanes);
+            cost.flops = product(&g.dims, &space, size) * kernel.code.len() as f64;
         }
     }
     cost
 }
 
-/// Mean number of keys a token sees: half the mean segment length, at least one.
-fn context(g: &Graph, tok: DimId, size: &dyn Fn(DimId) -> f64) -> f64 {
-    match g.dims.owner(tok) {
-        Some(seq) => (size(tok) / size(seq).max(1.0)).max(1.0),
-        None => size(tok),
+/// Mean number of keys a token of a whole sequence sees: half of them, of a window those inside it.
+fn causal(g: &Graph, attn: &Attention, size: &dyn Fn(DimId) -> f64) -> f64 {
+    let all = context(g, attn, size);
+    match attn.window.map(|w| w as f64) {
+        Some(w) if w < all => w * (1.0 - w / (2.0 * all)),
+        _ => all / 2.0,
+    }
+}
+
+/// Mean number of tokens of a sequence, at least one; those of all ranks of a ring.
+fn context(g: &Graph, attn: &Attention, size: &dyn Fn(DimId) -> f64) -> f64 {
+    let ranks = attn.ring.as_ref().map_or(1, |r| r.ranks) as f64;
+    match g.dims.owner(attn.tok) {
+        Some(seq) => (ranks * size(attn.tok) / size(seq).max(1.0)).max(1.0),
+        None => ranks * size(attn.tok),
     }
 }

@@ -29,6 +29,26 @@ pub struct Shard {
     pub global: usize,
 }
 
+/// A dim whose items a router chooses from: of a value that has a ragged dim too, each of the
+/// ragged items holds only some. Experts of a mixture: of `[tok, expert, d]` there are
+/// `chosen * copies / over` rows of `d` per token on a rank, if the choice is balanced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Routed {
+    /// Items chosen per ragged item.
+    pub chosen: usize,
+    /// Ranks that work on each of the rows together.
+    pub copies: usize,
+    /// Ranks that hold the same ragged items and share the work on them.
+    pub over: usize,
+}
+
+impl Routed {
+    /// Rows per ragged item on a rank.
+    pub fn rows(&self) -> f64 {
+        (self.chosen * self.copies) as f64 / self.over.max(1) as f64
+    }
+}
+
 /// One named dim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dim {
@@ -37,6 +57,7 @@ pub struct Dim {
     /// Factors of a product dim, major first (`q = kv * group`); empty otherwise.
     pub factors: Vec<DimId>,
     pub shard: Option<Shard>,
+    pub routed: Option<Routed>,
 }
 
 /// The dims of one graph.
@@ -57,13 +78,14 @@ impl Dims {
             extent: Extent::Static(size),
             factors: vec![],
             shard: None,
+            routed: None,
         })
     }
 
     /// Adds a ragged dim cut into segments of `owner`.
     pub fn add_ragged(&mut self, name: &str, owner: Option<DimId>, bound: usize) -> DimId {
         let extent = Extent::Ragged { owner, bound };
-        self.add(Dim { name: name.into(), extent, factors: vec![], shard: None })
+        self.add(Dim { name: name.into(), extent, factors: vec![], shard: None, routed: None })
     }
 
     /// The dim named `name`, if there is one.

@@ -178,7 +178,7 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
             vec![Type { dtype: g.ty(args[0]).dtype, dims: out, stack: None }]
         }
         Op::ScatterAdd { dims: to, .. } => vec![Type::f32(to.clone())],
-        Op::TopK { dim, k } => {
+        Op::TopK { dim, k, groups } => {
             let size = g.dims.size(*dim).unwrap_or(0);
             if !dims(0).contains(dim) || *k == 0 || *k > size {
                 return err(
@@ -190,8 +190,37 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
                     ),
                 );
             }
+            if let Some(x) = groups
+                && (x.count == 0 || size % x.count != 0 || x.keep * (size / x.count) < *k)
+            {
+                return err(
+                    &[0],
+                    format!(
+                        "{k} of `{}` ({size}) from {} of {} groups",
+                        g.dims.name(*dim),
+                        x.keep,
+                        x.count
+                    ),
+                );
+            }
             vec![like(0)]
         }
+        Op::Fit { from, to, at } => {
+            let (n, m) = (g.dims.size(*from).unwrap_or(0), g.dims.size(*to).unwrap_or(0));
+            if !dims(0).contains(from) || n == 0 || m == 0 || at + n.min(m) > n.max(m) {
+                return err(
+                    &[0],
+                    format!(
+                        "`{}` ({n}) does not fit `{}` ({m}) at {at} in {}",
+                        g.dims.name(*from),
+                        g.dims.name(*to),
+                        show_dims(g, dims(0))
+                    ),
+                );
+            }
+            vec![swap(like(0), *from, *to)]
+        }
+        Op::Position { tok, dim } => vec![Type::id(*dim, [*tok])],
         Op::Next { dim, .. } | Op::Recur { dim, .. } => {
             for (i, a) in args.iter().enumerate() {
                 if g.dims_of(*a) != [*dim] || !g.dims.is_ragged(*dim) {
@@ -224,8 +253,9 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
             vec![like(0)]
         }
         Op::Attention { attn } => {
-            for (i, head) in [(0, attn.q), (1, attn.kv), (2, attn.kv)] {
-                let want = [attn.tok, head, attn.hd];
+            let each = [(0, attn.q, attn.hd), (1, attn.kv, attn.hd), (2, attn.kv, attn.vd)];
+            for (i, head, size) in each {
+                let want = [attn.tok, head, size];
                 if dims(i) != want {
                     return err(
                         &[i],
@@ -237,10 +267,11 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
                     );
                 }
             }
-            vec![like(0), Type::f32([attn.tok, attn.q])]
+            let o = Type::f32([attn.tok, attn.q, attn.vd]);
+            vec![o, Type::f32([attn.tok, attn.q])]
         }
         Op::AttentionGrad { .. } => vec![like(0), like(1), like(2)],
-        Op::AttentionCached { .. } => vec![like(0)],
+        Op::AttentionCached { attn } => vec![Type::f32([attn.tok, attn.q, attn.vd])],
         Op::LogProb { vocab, .. } => {
             if !dims(0).contains(vocab) || g.id_of(args[1]) != Some(*vocab) {
                 return err(
@@ -282,7 +313,9 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
         }
         Op::AllReduce { .. } => vec![like(0)],
         Op::AllGather { dim, full, .. } => vec![swap(like(0), *dim, *full)],
-        Op::ReduceScatter { dim, part, .. } => vec![swap(like(0), *dim, *part)],
+        Op::ReduceScatter { dim, part: to, .. } | Op::AllToAll { dim, to, .. } => {
+            vec![swap(like(0), *dim, *to)]
+        }
         Op::Fused { kernel } => {
             kernel.outputs.iter().map(|(i, out)| Type::f32(kernel_dims(kernel, *i, out))).collect()
         }

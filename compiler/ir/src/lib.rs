@@ -20,7 +20,7 @@ pub mod text;
 pub mod types;
 pub mod verify;
 
-pub use dim::{Dim, DimId, Dims, Extent, Shard};
+pub use dim::{Dim, DimId, Dims, Extent, Routed, Shard};
 pub use graph::{Block, Graph, Node, ParamDecl, ParamId, ValueId};
 pub use mesh::{Axis, Mesh};
 pub use op::{BinaryOp, Op, ReduceOp, UnaryOp};

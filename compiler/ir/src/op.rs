@@ -96,11 +96,17 @@ pub enum Op {
     /// `(ids: id(dim), y)`: adds rows of `y` into zeros of the result's dims; the gradient of `Index`.
     /// If `dim` is split, rows that another rank has are left out.
     ScatterAdd { dim: DimId, dims: Vec<DimId> },
-    /// `(x)`: 1 at the `k` largest of `dim`, else 0; of equal ones the first counts.
-    TopK { dim: DimId, k: usize },
+    /// `(x)`: 1 at the `k` largest of `dim`, else 0; of equal ones the first counts. With `groups`,
+    /// only among the items of some of them.
+    TopK { dim: DimId, k: usize, groups: Option<Groups> },
+    /// `(x)`: `from` becomes `to`. If `to` is shorter, its items are those of `from` from `at` on;
+    /// if it is longer, those of `from` stand at `at` among zeros. Sizes alone decide which.
+    Fit { from: DimId, to: DimId, at: usize },
     // -- sequences ------------------------------------------------------------------------------
     /// `(x[dim])`: the item after each in its segment, `fill` at the last.
     Next { dim: DimId, fill: f64 },
+    /// `()`: the place of each token in its sequence, from 0, as an index into `dim`.
+    Position { tok: DimId, dim: DimId },
     /// `(u[dim], c[dim])`: `a = u + c * (the a before)` from the first item of each segment to its
     /// last, or with `back` from the last to the first; the `a` before the start is 0.
     Recur { dim: DimId, back: bool },
@@ -108,7 +114,7 @@ pub enum Op {
     /// (`x1 = x[..hd/2]`, `x2 = x[hd/2..]`) at the position of each token in its sequence.
     /// `inverse` turns the other way: the gradient.
     Rope { tok: DimId, hd: DimId, inv_freq: Vec<f64>, scale: f64, inverse: bool },
-    /// `(q[tok,q,hd], k[tok,kv,hd], v[tok,kv,hd]) -> (o[tok,q,hd], lse[tok,q])`: causal softmax
+    /// `(q[tok,q,hd], k[tok,kv,hd], v[tok,kv,vd]) -> (o[tok,q,vd], lse[tok,q])`: causal softmax
     /// attention within each sequence. Query head `i` reads key/value head `i / (q/kv)`.
     Attention { attn: Attention },
     /// `(q, k, v, o, lse, do) -> (dq, dk, dv)`.
@@ -144,6 +150,9 @@ pub enum Op {
     AllGather { dim: DimId, full: DimId, axes: Vec<String>, reason: String },
     /// `(x)`: summed over `axes`, each rank keeping its shard `part` of `dim`, padded with zeros.
     ReduceScatter { dim: DimId, part: DimId, axes: Vec<String>, reason: String },
+    /// `(x)`: items of `dim` go to the ranks along `axes` that have them, as `to`, or come back from
+    /// there: routed tokens and the experts that they are for.
+    AllToAll { dim: DimId, to: DimId, axes: Vec<String>, reason: String },
     /// `()`: the weights of a parameter whose storage is cut flat over `axes` (zero3), gathered.
     GatherParam { param: ParamId, axes: Vec<String>, reason: String },
     /// `(g) -> ()`: sums the gradient over `axes` and keeps the flat shard (zero3).
@@ -159,11 +168,52 @@ pub struct Attention {
     pub tok: DimId,
     pub q: DimId,
     pub kv: DimId,
+    /// Size of queries and keys.
     pub hd: DimId,
+    /// Size of values and results; that of queries and keys as a rule.
+    pub vd: DimId,
     /// Multiplies `q . k`; `1 / sqrt(head_dim)` as a rule.
     pub scale: f64,
     /// Each token sees itself and the `window - 1` tokens before it; all of them if `None`.
     pub window: Option<usize>,
+    /// The ranks over which the tokens of a sequence are cut: their keys and values go around.
+    pub ring: Option<Ring>,
+}
+
+/// Ranks that hold parts of the same sequences, each as much of the causal square as any other
+/// (Liu et al. 2023; in zigzag order, so that the work is even).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ring {
+    pub axes: Vec<String>,
+    pub ranks: usize,
+}
+
+/// Equal runs of a dim's items of which only the best may be chosen from (DeepSeek-V3 2024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Groups {
+    /// How many there are.
+    pub count: usize,
+    /// How many are chosen from.
+    pub keep: usize,
+    /// A group counts as the sum of its `by` largest items.
+    pub by: usize,
+}
+
+impl Groups {
+    /// The items of `row` that are not in a chosen group; of equal groups the first counts.
+    pub fn left_out(&self, row: &[f64]) -> Vec<bool> {
+        let each = row.len() / self.count.max(1);
+        let worth = |g: usize| {
+            let mut items = row[g * each..(g + 1) * each].to_vec();
+            items.sort_by(|a, b| b.total_cmp(a));
+            items.iter().take(self.by).sum::<f64>()
+        };
+        let worths: Vec<f64> = (0..self.count).map(worth).collect();
+        let mut order: Vec<usize> = (0..self.count).collect();
+        order.sort_by(|a, b| worths[*b].total_cmp(&worths[*a]).then(a.cmp(b)));
+        let chosen = &order[..self.keep.min(self.count)];
+        (0..row.len()).map(|i| !chosen.contains(&(i / each.max(1)))).collect()
+    }
 }
 
 /// A loop over layers.
@@ -200,6 +250,8 @@ impl Op {
             Op::Index { .. } => "index",
             Op::ScatterAdd { .. } => "scatter_add",
             Op::TopK { .. } => "top_k",
+            Op::Fit { .. } => "fit",
+            Op::Position { .. } => "position",
             Op::Next { .. } => "next",
             Op::Recur { .. } => "recur",
             Op::Rope { .. } => "rope",
@@ -215,6 +267,7 @@ impl Op {
             Op::AllReduce { .. } => "all_reduce",
             Op::AllGather { .. } => "all_gather",
             Op::ReduceScatter { .. } => "reduce_scatter",
+            Op::AllToAll { .. } => "all_to_all",
             Op::GatherParam { .. } => "gather_param",
             Op::ScatterGrad { .. } => "scatter_grad",
             Op::Fused { .. } => "fused",

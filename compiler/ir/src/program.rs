@@ -69,6 +69,8 @@ pub enum Tokens {
     Directory { path: String },
     /// One token per character, in this order; the end token and the padding token are characters.
     Characters { alphabet: String, eos: char, pad: char },
+    /// None: the model can be planned, and reads no text.
+    Unknown,
 }
 
 /// A model.

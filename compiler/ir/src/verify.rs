@@ -235,7 +235,7 @@ impl Checker<'_> {
                 self.param(*param, true).and_then(|()| some_axes(axes))
             }
             Op::Broadcast { dims } | Op::ScatterAdd { dims, .. } => self.distinct(dims),
-            Op::AllReduce { axes, .. } => some_axes(axes),
+            Op::AllReduce { axes, .. } | Op::AllToAll { axes, .. } => some_axes(axes),
             Op::AllGather { dim, full, axes, .. } => {
                 some_axes(axes).and_then(|()| self.part(*dim, *full, axes))
             }
@@ -262,6 +262,8 @@ impl Checker<'_> {
             }
             Op::Const { .. }
             | Op::TopK { .. }
+            | Op::Fit { .. }
+            | Op::Position { .. }
             | Op::Next { .. }
             | Op::Recur { .. }
             | Op::Unary { .. }
@@ -368,7 +370,8 @@ fn some_axes(axes: &[String]) -> Check {
 /// Number of operands; `None` if it varies.
 fn arity(op: &Op) -> Option<usize> {
     Some(match op {
-        Op::Input { .. } | Op::Use { .. } | Op::Const { .. } | Op::GatherParam { .. } => 0,
+        Op::Input { .. } | Op::Use { .. } | Op::Const { .. } | Op::Position { .. } => 0,
+        Op::GatherParam { .. } => 0,
         Op::Unary { .. }
         | Op::StopGrad
         | Op::Cast { .. }
@@ -376,11 +379,13 @@ fn arity(op: &Op) -> Option<usize> {
         | Op::Reduce { .. }
         | Op::Rope { .. }
         | Op::TopK { .. }
+        | Op::Fit { .. }
         | Op::Next { .. }
         | Op::Accumulate { .. }
         | Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
+        | Op::AllToAll { .. }
         | Op::ScatterGrad { .. } => 1,
         Op::Binary { .. }
         | Op::Contract { .. }

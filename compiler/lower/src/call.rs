@@ -72,8 +72,10 @@ impl<'a> Elab<'a, '_> {
             };
             let v = match slot {
                 Some((_, Some(ty), m)) => self.expr_for(env, &a.value, *m, ty)?,
-                // The head of a new model is a word, as in `models.load`.
-                None if is_model(&f) && a.value.as_name() == Some("scalar") => Val::text("scalar"),
+                // The head and the type of a new model are words, as in `models.load`.
+                None if is_model(&f) && word_of_a_model(&a.value).is_some() => {
+                    Val::text(word_of_a_model(&a.value).unwrap_or_default())
+                }
                 _ => self.expr(env, &a.value)?,
             };
             vals.push((a.name.as_ref(), v, a.value.span));
@@ -370,6 +372,10 @@ impl<'a> Elab<'a, '_> {
             }
         }
     }
+}
+
+fn word_of_a_model(e: &ast::Expr) -> Option<&str> {
+    e.as_name().filter(|n| matches!(*n, "scalar" | "bf16" | "f32"))
 }
 
 fn is_model(f: &Val<'_>) -> bool {

@@ -22,7 +22,8 @@ pub fn normalize(config: &Value) -> Result<Map<String, Value>, String> {
         }
         let kind =
             scaling.get("rope_type").and_then(Value::as_str).unwrap_or("default").to_string();
-        if !["default", "linear", "llama3"].contains(&kind.as_str()) {
+        let yarn = kind == "yarn" && o.contains_key("kv_lora_rank");
+        if !yarn && !["default", "linear", "llama3"].contains(&kind.as_str()) {
             return Err(format!(
                 "rope scaling `{kind}` is not supported; default, linear and llama3 are"
             ));

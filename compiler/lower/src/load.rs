@@ -41,15 +41,7 @@ impl<'a> Elab<'a, '_> {
         let written = self.text_of(&p, sp, "`path`")?;
         let path = self.locate(&written, "config.json");
         let (dtype, sd) = a.need("dtype");
-        let bf16 = matches!(&dtype, Val::Variant { name, .. } if name == "bf16");
-        if bf16 {
-            let d = Diagnostic::error(
-                "not-supported",
-                "weights in bf16 do not run on the cpu engine yet",
-            );
-            let d = d.label(self.user_span(sd), "asked for here");
-            self.out.not_yet.push(d.help("write `dtype: f32`; a bf16 checkpoint loads into it"));
-        }
+        let bf16 = self.in_bf16(&dtype, sd);
         let (head, sh) = a.need("head");
         let scalar = self.scalar_head(&head, sh)?;
         let (ctx, sc) = a.need("context");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use indexmap::IndexMap;
-use nrl_base::Span;
+use nrl_base::{Diagnostic, Span};
 use nrl_ir::graph::ParamDecl;
 use nrl_ir::host::Value;
 use nrl_ir::program::{Model, Tokens, Weights};
@@ -79,7 +79,7 @@ impl<'a> Elab<'a, '_> {
         span: Span,
     ) -> El<Val<'a>> {
         let (mut cfg, mut tokens, mut context, mut std) = (None, None, None, 0.02);
-        let mut scalar = false;
+        let (mut scalar, mut bf16) = (false, false);
         for (n, v, s) in args {
             match n.map(|n| n.text.as_str()) {
                 None if cfg.is_none() => cfg = Some((v, s)),
@@ -90,13 +90,14 @@ impl<'a> Elab<'a, '_> {
                 }
                 Some("init") => std = self.number(&v, s, "`init`")?,
                 Some("head") => scalar = self.scalar_head(&v, s)?,
+                Some("dtype") => bf16 = self.in_bf16(&v, s),
                 other => {
                     let shown = other.unwrap_or("a second configuration");
                     return self.error(
                         "unknown-name",
                         s,
                         format!("a new model has no parameter `{shown}`"),
-                        "it takes a configuration, tokens, context, head and init",
+                        "it takes a configuration, tokens, context, dtype, head and init",
                     );
                 }
             }
@@ -109,37 +110,27 @@ impl<'a> Elab<'a, '_> {
                 "write `llama({hidden_size: 96, ..}, tokens: .., context: ..)`",
             );
         };
-        let Some((Val::Record(t), _)) = tokens else {
-            return self.error(
-                "wrong-arguments",
-                span,
-                "a new model needs `tokens`",
-                "write `tokens: characters(\"0123\", end: \"$\", pad: \"_\")`",
-            );
+        let tokens = match tokens {
+            Some((Val::Record(t), _)) => Some(self.characters(&t, span)?),
+            Some((v, s)) => {
+                let kind = v.kind();
+                let what = format!("`tokens` is what `characters(..)` makes, not {kind}");
+                return self.error("wrong-type", s, what, format!("this is {kind}"));
+            }
+            None => None,
         };
-        let text = |k: &str| match t.get(k) {
-            Some(Val::Const(Value::Text(s), _)) => s.to_string(),
-            _ => String::new(),
+        let size = match &tokens {
+            Some(Tokens::Characters { alphabet, .. }) => alphabet.chars().count(),
+            _ => 0,
         };
-        let (alphabet, end, pad) = (text("alphabet"), text("end"), text("pad"));
-        let (Some(eos), Some(padc)) = (end.chars().next(), pad.chars().next()) else {
-            return self.error(
-                "wrong-arguments",
-                span,
-                "the end and padding tokens are one character each",
-                "in `characters(..)`",
-            );
-        };
-        let size = alphabet.chars().count();
-        if !alphabet.contains(eos) || !alphabet.contains(padc) {
-            return self.error(
-                "wrong-arguments",
-                span,
-                "the end and padding characters must be in the alphabet",
-                "in `characters(..)`",
-            );
+        if size > 0 {
+            fields.entry("vocab_size".into()).or_insert(Val::num(size as f64));
+        } else {
+            let d = Diagnostic::error("not-supported", "a model without `tokens` cannot run");
+            let d = d.label(self.user_span(span), "planned only");
+            let example = "write `tokens: characters(\"0123\", end: \"$\", pad: \"_\")`";
+            self.out.not_yet.push(d.help(example));
         }
-        fields.entry("vocab_size".into()).or_insert(Val::num(size as f64));
         if let Some(c) = context {
             fields.entry("max_position_embeddings".into()).or_insert(Val::num(c as f64));
         }
@@ -156,8 +147,13 @@ impl<'a> Elab<'a, '_> {
         }
         let context = context.or(self.cfg_int(&cfg, "max_position_embeddings")).unwrap_or(2048);
         let family = item.name().map_or(String::new(), |n| n.text.clone());
-        let mut config =
-            self.written_config(&cfg, &family, alphabet.chars().position(|c| c == eos), span)?;
+        let eos = match &tokens {
+            Some(Tokens::Characters { alphabet, eos, .. }) => {
+                alphabet.chars().position(|c| c == *eos)
+            }
+            _ => None,
+        };
+        let mut config = self.written_config(&cfg, &family, eos, span)?;
         if scalar && let Some(name) = config["architectures"][0].as_str() {
             let name = name.replace("ForCausalLM", "ForSequenceClassification");
             config["architectures"] = serde_json::json!([name]);
@@ -167,7 +163,7 @@ impl<'a> Elab<'a, '_> {
             name: String::new(),
             family,
             weights: Weights::Fresh { std },
-            tokens: Tokens::Characters { alphabet, eos, pad: padc },
+            tokens: tokens.unwrap_or(Tokens::Unknown),
             config,
             context,
             dims: Default::default(),
@@ -175,8 +171,57 @@ impl<'a> Elab<'a, '_> {
             mesh: 0,
             layouts: vec![],
         };
-        let info = ModelInfo { scalar, ..ModelInfo::new(module, item, cfg, size) };
-        self.push_model(model, info, span)
+        let valid = if size > 0 { size } else { vocab };
+        let info = ModelInfo { scalar, ..ModelInfo::new(module, item, cfg, valid) };
+        let made = self.push_model(model, info, span)?;
+        if let (Val::Model(m), true) = (&made, bf16) {
+            self.out.facts.models[*m].bf16 = true;
+        }
+        Ok(made)
+    }
+
+    /// `dtype: bf16`, which only plans know.
+    pub fn in_bf16(&mut self, dtype: &Val<'a>, span: Span) -> bool {
+        let bf16 = match dtype {
+            Val::Variant { name, .. } => name == "bf16",
+            Val::Const(Value::Text(t), _) => &**t == "bf16",
+            _ => false,
+        };
+        if bf16 {
+            let d = Diagnostic::error(
+                "not-supported",
+                "weights in bf16 do not run on the cpu engine yet",
+            );
+            let d = d.label(self.user_span(span), "asked for here");
+            self.out.not_yet.push(d.help("write `dtype: f32`; a bf16 checkpoint loads into it"));
+        }
+        bf16
+    }
+
+    /// The tokenizer that `characters(..)` asks for.
+    fn characters(&mut self, t: &IndexMap<String, Val<'a>>, span: Span) -> El<Tokens> {
+        let text = |k: &str| match t.get(k) {
+            Some(Val::Const(Value::Text(s), _)) => s.to_string(),
+            _ => String::new(),
+        };
+        let (alphabet, end, pad) = (text("alphabet"), text("end"), text("pad"));
+        let (Some(eos), Some(padc)) = (end.chars().next(), pad.chars().next()) else {
+            return self.error(
+                "wrong-arguments",
+                span,
+                "the end and padding tokens are one character each",
+                "in `characters(..)`",
+            );
+        };
+        if !alphabet.contains(eos) || !alphabet.contains(padc) {
+            return self.error(
+                "wrong-arguments",
+                span,
+                "the end and padding characters must be in the alphabet",
+                "in `characters(..)`",
+            );
+        }
+        Ok(Tokens::Characters { alphabet, eos, pad: padc })
     }
 
     /// The `config.json` that a new model is exported with.
@@ -191,9 +236,14 @@ impl<'a> Elab<'a, '_> {
         let architecture = match family {
             "qwen2" => "Qwen2ForCausalLM",
             "qwen3" => "Qwen3ForCausalLM",
+            "qwen3_moe" => "Qwen3MoeForCausalLM",
+            "mixtral" => "MixtralForCausalLM",
+            "deepseek_v3" => "DeepseekV3ForCausalLM",
+            "gpt" => "GPT",
             _ => "LlamaForCausalLM",
         };
-        let kind = if family.starts_with("qwen") { family } else { "llama" };
+        let known = ["qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3", "gpt"];
+        let kind = if known.contains(&family) { family } else { "llama" };
         if let Some(o) = json.as_object_mut() {
             o.insert("architectures".into(), serde_json::json!([architecture]));
             o.insert("model_type".into(), kind.into());
@@ -424,7 +474,8 @@ impl<'a> Elab<'a, '_> {
                 Some(order) => order.iter().map(|i| declared[*i]).collect(),
                 None => declared.clone(),
             };
-            let checkpoint_dims = merged(&declared, |d| b.graph.dims.name(d) == "hd");
+            let head = |d| matches!(b.graph.dims.name(d), "hd" | "vd" | "khd");
+            let checkpoint_dims = merged(&declared, head);
             let trained = info.lora.is_none() && !info.frozen.contains(&name);
             let decl = ParamDecl { name, dims, repeat, checkpoint, checkpoint_dims, trained };
             b.graph.params.push(decl.clone());

@@ -5,6 +5,7 @@
 //! and the tokens that are not trained are not in it.
 
 use nrl_base::{Diagnostic, Span};
+use nrl_ir::op::Groups;
 use nrl_ir::program::Stage;
 use nrl_ir::{Op, ValueId};
 use nrl_syntax::ast::{self, BinaryOp, Expr, ExprKind, UnaryOp};
@@ -158,7 +159,17 @@ impl<'a> Elab<'a, '_> {
             let what = "`top_k` chooses along one dim";
             return self.error("dim-mismatch", over.span, what, "not one");
         };
-        let id = self.tensor_op(Op::TopK { dim, k }, &[t.id], &[s], span)?;
+        let mut groups = None;
+        if let Some(g) = a.take("groups") {
+            let count = self.whole(&g.val, g.span, "`groups`")?;
+            let mut number = |name: &str, otherwise: usize| match a.take(name) {
+                Some(g) => self.whole(&g.val, g.span, &format!("`{name}`")),
+                None => Ok(otherwise),
+            };
+            let (keep, by) = (number("keep", count)?, number("by", 1)?);
+            groups = (keep < count).then_some(Groups { count, keep, by });
+        }
+        let id = self.tensor_op(Op::TopK { dim, k, groups }, &[t.id], &[s], span)?;
         Ok(self.made(id, None))
     }
 

@@ -78,6 +78,8 @@ fn not_causal(g: &Graph, n: &Node, toks: &[DimId]) -> Option<Problem> {
         | Op::Broadcast { .. }
         | Op::Index { .. }
         | Op::TopK { .. }
+        | Op::Fit { .. }
+        | Op::Position { .. }
         | Op::Rope { .. }
         | Op::Attention { .. }
         | Op::AttentionCached { .. }
@@ -87,6 +89,7 @@ fn not_causal(g: &Graph, n: &Node, toks: &[DimId]) -> Option<Problem> {
         | Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
+        | Op::AllToAll { .. }
         | Op::GatherParam { .. }
         | Op::Fused { .. } => None,
     };

@@ -39,7 +39,7 @@ struct Walk<'a> {
 
 /// Bytes of a value at the bounds.
 fn bytes(g: &Graph, v: ValueId) -> f64 {
-    4.0 * elements(g.ty(v), &|d| g.dims.bound(d) as f64)
+    4.0 * elements(&g.dims, g.ty(v), &|d| g.dims.bound(d) as f64)
 }
 
 impl Walk<'_> {
@@ -83,6 +83,7 @@ impl Walk<'_> {
             Op::ReduceScatter { axes, reason, .. } => {
                 ("reduce_scatter", axes, of_arg(), reason.clone())
             }
+            Op::AllToAll { axes, reason, .. } => ("all_to_all", axes, of_arg(), reason.clone()),
             Op::GatherParam { axes, reason, .. } => {
                 ("gather_param", axes, self.bytes(node.outs[0]), reason.clone())
             }

@@ -34,6 +34,10 @@ impl Text {
                 let stops = tokenizer.eos().into_iter().collect();
                 Text { tokenizer, chat: None, stops }
             }
+            Tokens::Unknown => {
+                let what = format!("model `{}` has no tokenizer", model.name);
+                return Err(RunError::new("not-supported", what));
+            }
         };
         let rows = vocabulary(model);
         if rows.is_some_and(|rows| text.len() > rows) {

@@ -28,11 +28,12 @@ struct Sizes {
     q: usize,
     kv: usize,
     hd: usize,
+    vd: usize,
 }
 
 impl Interp<'_> {
     /// Position of each token in its sequence, counted from the sequence's first cached token.
-    fn positions(&self, r: usize, tok: DimId) -> Result<Vec<usize>, Error> {
+    pub(crate) fn positions(&self, r: usize, tok: DimId) -> Result<Vec<usize>, Error> {
         let mut out = vec![];
         for (s, range) in self.sequences(r, tok)?.windows(2).enumerate() {
             let base = self.ranks[r].bind.bases.get(s).copied().unwrap_or(0);
@@ -85,6 +86,7 @@ impl Interp<'_> {
             q: self.size(r, attn.q)?,
             kv: self.size(r, attn.kv)?,
             hd: self.size(r, attn.hd)?,
+            vd: self.size(r, attn.vd)?,
         })
     }
 
@@ -107,7 +109,7 @@ impl Interp<'_> {
         let n = self.attention_sizes(r, attn)?;
         let (q, k, v) =
             (self.tensor(r, args[0])?, self.tensor(r, args[1])?, self.tensor(r, args[2])?);
-        let mut o = Tensor::filled(q.shape.clone(), 0.0);
+        let mut o = Tensor::filled(vec![q.shape[0], n.q, n.vd], 0.0);
         let mut lse = Tensor::filled(q.shape[..2].to_vec(), 0.0);
         for h in self.heads(r, attn, &n)? {
             for i in h.first..h.last {
@@ -120,7 +122,7 @@ impl Interp<'_> {
                 lse.data[i * n.q + h.q] = sum;
                 for (j, s) in (start..=i).zip(&scores) {
                     let p = (s - sum).exp();
-                    add_scaled(row_mut(&mut o, n.q, n.hd, i, h.q), p, row(v, n.kv, n.hd, j, h.kv));
+                    add_scaled(row_mut(&mut o, n.q, n.vd, i, h.q), p, row(v, n.kv, n.vd, j, h.kv));
                 }
             }
         }
@@ -142,13 +144,13 @@ impl Interp<'_> {
         let (mut dq, mut dk, mut dv) = (zeros(q), zeros(k), zeros(v));
         for h in self.heads(r, attn, &n)? {
             for i in h.first..h.last {
-                let (qi, gi) = (row(q, n.q, n.hd, i, h.q), row(d_o, n.q, n.hd, i, h.q));
-                let mean = dot(gi, row(o, n.q, n.hd, i, h.q));
+                let (qi, gi) = (row(q, n.q, n.hd, i, h.q), row(d_o, n.q, n.vd, i, h.q));
+                let mean = dot(gi, row(o, n.q, n.vd, i, h.q));
                 for j in first_key(attn, i - h.first) + h.first..=i {
-                    let (kj, vj) = (row(k, n.kv, n.hd, j, h.kv), row(v, n.kv, n.hd, j, h.kv));
+                    let (kj, vj) = (row(k, n.kv, n.hd, j, h.kv), row(v, n.kv, n.vd, j, h.kv));
                     let p = (attn.scale * dot(qi, kj) - lse.data[i * n.q + h.q]).exp();
                     let ds = attn.scale * p * (dot(gi, vj) - mean);
-                    add_scaled(row_mut(&mut dv, n.kv, n.hd, j, h.kv), p, gi);
+                    add_scaled(row_mut(&mut dv, n.kv, n.vd, j, h.kv), p, gi);
                     add_scaled(row_mut(&mut dq, n.q, n.hd, i, h.q), ds, kj);
                     add_scaled(row_mut(&mut dk, n.kv, n.hd, j, h.kv), ds, qi);
                 }
@@ -170,15 +172,16 @@ impl Interp<'_> {
             self.tensor(r, args[2])?.clone(),
         );
         let layer = self.layers.last().map_or(0, |(_, l)| *l);
-        let width = n.kv * n.hd;
-        let mut o = Tensor::filled(q.shape.clone(), 0.0);
+        let (width, values_width) = (n.kv * n.hd, n.kv * n.vd);
+        let mut o = Tensor::filled(vec![q.shape[0], n.q, n.vd], 0.0);
         for (s, range) in self.sequences(r, attn.tok)?.windows(2).enumerate() {
             let rank = &mut self.ranks[r];
             let base = rank.bind.bases.get(s).copied().unwrap_or(0);
             let slot = rank.bind.slots.get(s).copied().unwrap_or(s);
             let keys = rank.cache.keys.entry((layer, slot)).or_default();
             let values = rank.cache.values.entry((layer, slot)).or_default();
-            for (cache, new) in [(&mut *keys, &k), (&mut *values, &v)] {
+            let both = [(&mut *keys, &k, width), (&mut *values, &v, values_width)];
+            for (cache, new, width) in both {
                 cache.truncate(base * width);
                 cache.extend(&new.data[range[0] * width..range[1] * width]);
             }
@@ -194,7 +197,8 @@ impl Interp<'_> {
                     let sum = log_sum_exp(&scores);
                     for (j, score) in (start..=position).zip(&scores) {
                         let p = (score - sum).exp();
-                        add_scaled(row_mut(&mut o, n.q, n.hd, i, head), p, &values[at(j)]);
+                        let value = &values[(j * n.kv + kv) * n.vd..][..n.vd];
+                        add_scaled(row_mut(&mut o, n.q, n.vd, i, head), p, value);
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! Ops that one rank computes alone.
 
+use nrl_ir::op::Groups;
 use nrl_ir::{BinaryOp, DType, DimId, Node, Op, ParamId, ReduceOp, ValueId};
 
 use crate::tensor::each;
@@ -34,7 +35,12 @@ impl Interp<'_> {
             Op::ScatterAdd { dim, dims } => {
                 vec![self.scatter_add(r, *dim, dims, args[0], args[1])?]
             }
-            Op::TopK { dim, k } => vec![self.top_k(r, *dim, *k, args[0])?],
+            Op::TopK { dim, k, groups } => vec![self.top_k(r, *dim, *k, *groups, args[0])?],
+            Op::Fit { from, to, at } => vec![self.fit(r, (*from, *to, *at), args[0])?],
+            Op::Position { tok, .. } => {
+                let at: Vec<f64> = self.positions(r, *tok)?.iter().map(|p| *p as f64).collect();
+                vec![Tensor::new(vec![at.len()], at)]
+            }
             Op::Next { dim, fill } => {
                 let (x, ends) = (self.tensor(r, args[0])?, self.ends(r, *dim)?);
                 let next = |i: usize| if ends[i] { *fill } else { x.data[i + 1] };
@@ -72,6 +78,7 @@ impl Interp<'_> {
             | Op::AllReduce { .. }
             | Op::AllGather { .. }
             | Op::ReduceScatter { .. }
+            | Op::AllToAll { .. }
             | Op::GatherParam { .. }
             | Op::ScatterGrad { .. } => {
                 return Err(Error(format!("`{}` runs on all ranks at once", node.op.name())));
@@ -101,7 +108,37 @@ impl Interp<'_> {
         Ok(out)
     }
 
-    fn top_k(&self, r: usize, dim: DimId, k: usize, x: ValueId) -> Result<Tensor, Error> {
+    /// Items of one dim cut out of a longer one, or put among zeros.
+    fn fit(
+        &self,
+        r: usize,
+        (from, to, at): (DimId, DimId, usize),
+        x: ValueId,
+    ) -> Result<Tensor, Error> {
+        let dims = self.dims(x);
+        let x = self.tensor(r, x)?;
+        let i = dims.iter().position(|d| *d == from).unwrap_or(0);
+        let (n, m, step) = (x.shape[i], self.size(r, to)?, x.strides()[i]);
+        let mut shape = x.shape.clone();
+        shape[i] = m;
+        let mut out = Tensor::filled(shape, 0.0);
+        let (source, target) = if m <= n { (at, 0) } else { (0, at) };
+        let run = n.min(m) * step;
+        for row in 0..x.data.len() / (n * step).max(1) {
+            let (s, t) = (row * n * step + source * step, row * m * step + target * step);
+            out.data[t..t + run].copy_from_slice(&x.data[s..s + run]);
+        }
+        Ok(out)
+    }
+
+    fn top_k(
+        &self,
+        r: usize,
+        dim: DimId,
+        k: usize,
+        groups: Option<Groups>,
+        x: ValueId,
+    ) -> Result<Tensor, Error> {
         let dims = self.dims(x);
         let x = self.tensor(r, x)?;
         let at = dims.iter().position(|d| *d == dim).unwrap_or(0);
@@ -109,7 +146,8 @@ impl Interp<'_> {
         let mut out = Tensor::filled(x.shape.clone(), 0.0);
         for first in (0..x.data.len()).filter(|i| (i / step).is_multiple_of(n)) {
             let row: Vec<f64> = (0..n).map(|i| x.data[first + i * step]).collect();
-            let mut order: Vec<usize> = (0..n).collect();
+            let out_of = groups.map_or(vec![false; n], |x| x.left_out(&row));
+            let mut order: Vec<usize> = (0..n).filter(|i| !out_of[*i]).collect();
             order.sort_by(|a, b| row[*b].total_cmp(&row[*a]).then(a.cmp(b)));
             order.iter().take(k).for_each(|i| out.data[first + i * step] = 1.0);
         }

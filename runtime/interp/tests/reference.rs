@@ -135,7 +135,7 @@ fn attention_by_hand() {
     let queries = t.input(Type::f32([tok, q, hd]), vec![1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
     let keys = t.input(Type::f32([tok, kv, hd]), vec![5.0, 0.0, 2.0_f64.ln(), 3.0_f64.ln()]);
     let values = t.input(Type::f32([tok, kv, hd]), vec![7.0, 6.0, 3.0, 9.0]);
-    let attn = Attention { tok, q, kv, hd, scale: 1.0, window: None };
+    let attn = Attention { tok, q, kv, hd, vd: hd, scale: 1.0, window: None, ring: None };
     let o = t.op(Op::Attention { attn: attn.clone() }, &[queries, keys, values]);
     // Weights of the first head are 1; 1 : 2; 1 : 2 : 3.
     close("attention", &t.value(o[0]), &[7.0, 7.0, 6.0, 6.0, 4.0, 4.5, 39.0 / 6.0, 6.0]);

@@ -90,6 +90,7 @@ impl Writer<'_> {
                 Tokens::Characters { alphabet, eos, pad } => {
                     format!("{alphabet:?}, end {eos:?}, pad {pad:?}")
                 }
+                Tokens::Unknown => "none".into(),
             },
         );
         self.put(at("context"), m.context);

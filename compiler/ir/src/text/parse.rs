@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::lex::{Tok, tokens};
-use crate::dim::{Dim, DimId, Extent, Shard};
+use crate::dim::{Dim, DimId, Extent, Routed, Shard};
 use crate::graph::{Block, Graph, Input, Node, ParamDecl, ParamId, ValueId};
 use crate::op::{Op, Scan};
 use crate::types::{DType, Type};
@@ -264,7 +264,15 @@ impl Parser {
             self.word("over")?;
             shard = Some(Shard { axes: self.axes()?, global });
         }
-        self.g.dims.add(Dim { name, extent, factors, shard });
+        let mut routed = None;
+        if self.take_word("routed") {
+            let chosen = self.size()?;
+            self.word("by")?;
+            let copies = self.size()?;
+            self.word("over")?;
+            routed = Some(Routed { chosen, copies, over: self.size()? });
+        }
+        self.g.dims.add(Dim { name, extent, factors, shard, routed });
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use super::lex::Tok;
 use super::parse::{ParseError, Parser};
 use crate::graph::ValueId;
 use crate::kernel::{Access, Instr, Kernel, Output, RowIndex};
-use crate::op::{Attention, BinaryOp, Op, ReduceOp, UnaryOp};
+use crate::op::{Attention, BinaryOp, Groups, Op, ReduceOp, Ring, UnaryOp};
 
 type Parsed<T> = Result<T, ParseError>;
 
@@ -81,7 +81,7 @@ impl Parser {
                 self.word("over")?;
                 Op::AllReduce { op, axes: self.axes()?, reason }
             }
-            "all_gather" | "reduce_scatter" => {
+            "all_gather" | "reduce_scatter" | "all_to_all" => {
                 let dim = self.dim()?;
                 self.word("to")?;
                 let to = self.dim()?;
@@ -89,6 +89,7 @@ impl Parser {
                 let axes = self.axes()?;
                 match name {
                     "all_gather" => Op::AllGather { dim, full: to, axes, reason },
+                    "all_to_all" => Op::AllToAll { dim, to, axes, reason },
                     _ => Op::ReduceScatter { dim, part: to, axes, reason },
                 }
             }
@@ -105,7 +106,22 @@ impl Parser {
                 self.word("over")?;
                 let dim = self.dim()?;
                 self.word("keep")?;
-                Op::TopK { dim, k: self.size()? }
+                let k = self.size()?;
+                let groups = if self.take_word("among") { Some(self.groups()?) } else { None };
+                Op::TopK { dim, k, groups }
+            }
+            "fit" => {
+                let from = self.dim()?;
+                self.word("to")?;
+                let to = self.dim()?;
+                self.word("at")?;
+                Op::Fit { from, to, at: self.size()? }
+            }
+            "position" => {
+                self.word("over")?;
+                let tok = self.dim()?;
+                self.word("in")?;
+                Op::Position { tok, dim: self.dim()? }
             }
             "next" => {
                 self.word("over")?;
@@ -134,6 +150,15 @@ impl Parser {
         Ok(Op::Rope { tok, hd, inv_freq, scale, inverse: self.take_word("inverse") })
     }
 
+    fn groups(&mut self) -> Parsed<Groups> {
+        let keep = self.size()?;
+        self.word("of")?;
+        let count = self.size()?;
+        self.word("groups")?;
+        self.word("by")?;
+        Ok(Groups { count, keep, by: self.size()? })
+    }
+
     fn attention(&mut self) -> Parsed<Attention> {
         self.word("on")?;
         let mut dims = [crate::dim::DimId(0); 4];
@@ -145,7 +170,14 @@ impl Parser {
         let scale = self.float()?;
         let window = if self.take_word("window") { Some(self.size()?) } else { None };
         let [tok, q, kv, hd] = dims;
-        Ok(Attention { tok, q, kv, hd, scale, window })
+        let vd = if self.take_word("values") { self.dim()? } else { hd };
+        let mut ring = None;
+        if self.take_word("ring") {
+            let axes = self.axes()?;
+            self.word("of")?;
+            ring = Some(Ring { axes, ranks: self.size()? });
+        }
+        Ok(Attention { tok, q, kv, hd, vd, scale, window, ring })
     }
 
     fn log_prob(&mut self, name: &str) -> Parsed<Op> {

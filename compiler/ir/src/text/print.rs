@@ -88,7 +88,10 @@ impl Printer<'_> {
                 .shard
                 .as_ref()
                 .map_or(String::new(), |s| format!(" part of {} over {}", s.global, axes(&s.axes)));
-            let line = format!("dim {} = {extent}{factors}{shard}", self.dim(id));
+            let routed = dim.routed.map_or(String::new(), |r| {
+                format!(" routed {} by {} over {}", r.chosen, r.copies, r.over)
+            });
+            let line = format!("dim {} = {extent}{factors}{shard}{routed}", self.dim(id));
             self.line(&line);
         }
     }
@@ -153,6 +156,7 @@ impl Printer<'_> {
             Op::AllReduce { reason, .. }
             | Op::AllGather { reason, .. }
             | Op::ReduceScatter { reason, .. }
+            | Op::AllToAll { reason, .. }
             | Op::GatherParam { reason, .. }
             | Op::ScatterGrad { reason, .. } => {
                 let _ = write!(tail, "  // {reason}");
@@ -184,7 +188,16 @@ impl Printer<'_> {
             Op::ScatterAdd { dim, dims } => {
                 format!(" over {} into {}", self.dim(*dim), self.dim_list(dims))
             }
-            Op::TopK { dim, k } => format!(" over {} keep {k}", self.dim(*dim)),
+            Op::TopK { dim, k, groups } => {
+                let among = groups.map_or(String::new(), |x| {
+                    format!(" among {} of {} groups by {}", x.keep, x.count, x.by)
+                });
+                format!(" over {} keep {k}{among}", self.dim(*dim))
+            }
+            Op::Fit { from, to, at } => {
+                format!(" {} to {} at {at}", self.dim(*from), self.dim(*to))
+            }
+            Op::Position { tok, dim } => format!(" over {} in {}", self.dim(*tok), self.dim(*dim)),
             Op::Next { dim, fill } => format!(" over {} fill {fill:?}", self.dim(*dim)),
             Op::Recur { dim, back } => {
                 format!(" over {}{}", self.dim(*dim), if *back { " back" } else { "" })
@@ -212,6 +225,7 @@ impl Printer<'_> {
             }
             Op::AllReduce { op, axes: a, .. } => format!(" {} over {}", reduce(*op), axes(a)),
             Op::AllGather { dim, full: to, axes: a, .. }
+            | Op::AllToAll { dim, to, axes: a, .. }
             | Op::ReduceScatter { dim, part: to, axes: a, .. } => {
                 format!(" {} to {} over {}", self.dim(*dim), self.dim(*to), axes(a))
             }
@@ -224,9 +238,15 @@ impl Printer<'_> {
     }
 
     fn attention(&self, a: &Attention) -> String {
-        let window = a.window.map_or(String::new(), |w| format!(" window {w}"));
+        let mut rest = a.window.map_or(String::new(), |w| format!(" window {w}"));
+        if a.vd != a.hd {
+            rest += &format!(" values {}", self.dim(a.vd));
+        }
+        if let Some(ring) = &a.ring {
+            rest += &format!(" ring {} of {}", axes(&ring.axes), ring.ranks);
+        }
         let dims: Vec<String> = [a.tok, a.q, a.kv, a.hd].iter().map(|d| self.dim(*d)).collect();
-        format!(" on {} scale {:?}{window}", dims.join(", "), a.scale)
+        format!(" on {} scale {:?}{rest}", dims.join(", "), a.scale)
     }
 
     fn scan(&mut self, s: &Scan, node: &Node, outs: &str, tail: &str) {

@@ -1,5 +1,6 @@
 //! Functions the compiler itself provides. Everything else is in the standard library.
 
+mod dims;
 mod sampling;
 pub mod scores;
 mod stages;
@@ -75,7 +76,11 @@ static OWN: &[Intrinsic] = &[
     of("frozen", &["model"]),
     of("lora", &["model", "rank", "on", "alpha?"]),
     of("value", &["model", "samples"]),
-    of("top_k", &["x", "k", "over"]),
+    of("top_k", &["x", "k", "over", "groups?", "keep?", "by?"]),
+    of("fit", &["x", "from", "to", "at?"]),
+    of("repeated", &["x", "over"]),
+    of("route", &["x", "k", "from", "to"]),
+    of("position", &["in"]),
     of("next", &["x", "else?"]),
     of(
         "generator",
@@ -292,6 +297,10 @@ impl<'a> Elab<'a, '_> {
             "value" => self.value_call(args),
             "next" => self.next_token(args),
             "top_k" => self.largest_few(env, args),
+            "fit" => self.fit(args),
+            "repeated" => self.repeated(args),
+            "route" => self.route(args),
+            "position" => self.position(args),
             "logprob" => self.logprob_call(args),
             "dist" => self.dist(args),
             "topk" => self.topk(args),

@@ -464,7 +464,8 @@ impl<'a> Elab<'a, '_> {
             Some(g) if !g.val.is_none() => Some(self.whole(&g.val, g.span, "`window`")?),
             _ => None,
         };
-        let attn = Attention { tok, q: qh, kv, hd, scale, window };
+        let vd = self.builder(span)?.graph.dims_of(v.id).last().copied().unwrap_or(hd);
+        let attn = Attention { tok, q: qh, kv, hd, vd, scale, window, ring: None };
         let id =
             self.tensor_op(Op::Attention { attn }, &[q.id, k.id, v.id], &[sq, sk, sv], span)?;
         Ok(self.made(id, None))

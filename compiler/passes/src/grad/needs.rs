@@ -57,7 +57,11 @@ fn passes(g: &Graph, node: &Node, set: &BTreeSet<ValueId>) -> bool {
     let any = |args: &[ValueId]| args.iter().any(|a| set.contains(a));
     match &node.op {
         Op::Use { param } | Op::GatherParam { param, .. } => g.param(*param).trained,
-        Op::Input { .. } | Op::Const { .. } | Op::StopGrad | Op::TopK { .. } => false,
+        Op::Input { .. }
+        | Op::Const { .. }
+        | Op::StopGrad
+        | Op::TopK { .. }
+        | Op::Position { .. } => false,
         Op::Unary { op: UnaryOp::Sign | UnaryOp::Not | UnaryOp::IsFinite } => false,
         Op::Binary {
             op: BinaryOp::Lt | BinaryOp::Le | BinaryOp::Eq | BinaryOp::And | BinaryOp::Or,
@@ -71,6 +75,7 @@ fn passes(g: &Graph, node: &Node, set: &BTreeSet<ValueId>) -> bool {
         | Op::Broadcast { .. }
         | Op::Reduce { .. }
         | Op::Contract { .. }
+        | Op::Fit { .. }
         | Op::Next { .. }
         | Op::Recur { .. }
         | Op::Rope { .. }
@@ -86,6 +91,7 @@ fn passes(g: &Graph, node: &Node, set: &BTreeSet<ValueId>) -> bool {
         | Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
+        | Op::AllToAll { .. }
         | Op::ScatterGrad { .. }
         | Op::Fused { .. } => any(&node.args),
     }

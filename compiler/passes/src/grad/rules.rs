@@ -26,7 +26,15 @@ impl Ctx<'_> {
                 }
                 vec![]
             }
-            Op::Input { .. } | Op::Const { .. } | Op::StopGrad | Op::TopK { .. } => vec![],
+            Op::Input { .. }
+            | Op::Const { .. }
+            | Op::StopGrad
+            | Op::TopK { .. }
+            | Op::Position { .. } => vec![],
+            Op::Fit { from, to, at } => {
+                let op = Op::Fit { from: *to, to: *from, at: *at };
+                vec![(a[0], e.one(&mut self.g, op, &[given(first, node)?])?)]
+            }
             Op::Next { .. } | Op::Recur { .. } => {
                 return Err(not_differentiable(
                     &format!("`{}` along tokens has no gradient", node.op.name()),
@@ -118,6 +126,7 @@ impl Ctx<'_> {
             | Op::AllReduce { .. }
             | Op::AllGather { .. }
             | Op::ReduceScatter { .. }
+            | Op::AllToAll { .. }
             | Op::GatherParam { .. }
             | Op::ScatterGrad { .. }
             | Op::Fused { .. } => {

@@ -136,8 +136,9 @@ impl Layout {
                 Op::Rope { hd, .. } => &[*hd],
                 Op::Attention { attn }
                 | Op::AttentionGrad { attn }
-                | Op::AttentionCached { attn } => &[attn.hd],
+                | Op::AttentionCached { attn } => &[attn.hd, attn.vd],
                 Op::TopK { dim, .. } => &[*dim],
+                Op::Fit { from, to, .. } => &[*from, *to],
                 Op::LogProbHead { d, .. } | Op::LogProbHeadGrad { d, .. } => &[*d],
                 _ => &[],
             };

@@ -144,6 +144,7 @@ impl Ctx<'_> {
         let row = match &inner.op {
             op if op.is_pointwise() => "index of pointwise",
             Op::Reduce { over, .. } if self.over_other_static(over, dim) => "index of reduction",
+            Op::Fit { .. } => "index of part",
             Op::Contract { over } if self.over_other_static(over, dim) => "index of product",
             _ => return Ok(None),
         };

@@ -57,8 +57,16 @@ fn a_mean_over_tokens_cannot_generate() {
     let ids = b.input("x", Type::f32([i.tok]));
     let kv = b.input("k", Type::f32([i.tok, i.kv, i.hd]));
     let q = b.input("q", Type::f32([i.tok, i.q, i.hd]));
-    let attn =
-        nrl_ir::op::Attention { tok: i.tok, q: i.q, kv: i.kv, hd: i.hd, scale: 1.0, window: None };
+    let attn = nrl_ir::op::Attention {
+        tok: i.tok,
+        q: i.q,
+        kv: i.kv,
+        hd: i.hd,
+        vd: i.hd,
+        scale: 1.0,
+        window: None,
+        ring: None,
+    };
     let o = b.op(Op::Attention { attn }, &[q, kv, kv]);
     let total = b.op(Op::Reduce { op: ReduceOp::Sum, over: vec![i.tok] }, &[ids]);
     let o = b.mul(o, total);

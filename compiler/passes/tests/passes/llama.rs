@@ -181,8 +181,10 @@ pub fn build(c: &Config, head: Head) -> (Graph, Ids) {
         q: i.q,
         kv: i.kv,
         hd: i.hd,
+        vd: i.hd,
         scale: 1.0 / (c.hd as f64).sqrt(),
         window: c.window,
+        ring: None,
     };
     let o = b.op(Op::Attention { attn }, &[q, k, v]);
     let w = b.weight(wo);

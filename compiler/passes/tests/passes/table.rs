@@ -29,7 +29,16 @@ fn axes() -> Vec<String> {
 
 /// One op of each row.
 fn rows(i: &Ids) -> Vec<Op> {
-    let attn = Attention { tok: i.tok, q: i.q, kv: i.kv, hd: i.hd, scale: 0.5, window: Some(3) };
+    let attn = Attention {
+        tok: i.tok,
+        q: i.q,
+        kv: i.kv,
+        hd: i.hd,
+        vd: i.hd,
+        scale: 0.5,
+        window: Some(3),
+        ring: None,
+    };
     let reason = String::new;
     let (vocab, d, param) = (i.vocab, i.d, ParamId(0));
     let scan = Scan {
@@ -63,7 +72,9 @@ fn rows(i: &Ids) -> Vec<Op> {
         Op::Contract { over: vec![d] },
         Op::Index { dim: vocab },
         Op::ScatterAdd { dim: vocab, dims: vec![vocab, d] },
-        Op::TopK { dim: d, k: 2 },
+        Op::TopK { dim: d, k: 2, groups: None },
+        Op::Fit { from: d, to: vocab, at: 3 },
+        Op::Position { tok: i.tok, dim: vocab },
         Op::Next { dim: i.tok, fill: 0.5 },
         Op::Recur { dim: i.tok, back: true },
         Op::Rope { tok: i.tok, hd: i.hd, inv_freq: vec![0.3, 0.1], scale: 1.5, inverse: false },
@@ -79,6 +90,7 @@ fn rows(i: &Ids) -> Vec<Op> {
         Op::AllReduce { op: ReduceOp::Sum, axes: axes(), reason: reason() },
         Op::AllGather { dim: d, full: d, axes: axes(), reason: reason() },
         Op::ReduceScatter { dim: d, part: d, axes: axes(), reason: reason() },
+        Op::AllToAll { dim: d, to: d, axes: axes(), reason: reason() },
         Op::GatherParam { param, axes: axes(), reason: reason() },
         Op::ScatterGrad { param, axes: axes(), reason: reason() },
         Op::Fused { kernel: Box::new(kernel) },
@@ -293,7 +305,15 @@ impl Case {
                 let p = self.p();
                 Want::Refusal("internal", self.b.op(one, &[p]))
             }
-            Op::AllGather { .. } | Op::ReduceScatter { .. } => {
+            Op::Fit { .. } => {
+                let p = self.p();
+                Want::Slope(self.b.op(one, &[p]))
+            }
+            Op::Position { .. } => {
+                let (r, ids) = (self.r(), self.b.op(one, &[]));
+                Want::Slope(self.b.op(Op::Index { dim: i.vocab }, &[r, ids]))
+            }
+            Op::AllGather { .. } | Op::ReduceScatter { .. } | Op::AllToAll { .. } => {
                 let p = self.p();
                 Want::Refusal("internal", self.b.op(one, &[p]))
             }

@@ -259,7 +259,7 @@ pub fn export_model(machine: &Machine, model: usize, dir: &Path) -> Outcome<()> 
     let text = &machine.texts[model];
     let source = match &program.models[model].tokens {
         nrl_ir::program::Tokens::Directory { path } => Some(Path::new(path)),
-        nrl_ir::program::Tokens::Characters { .. } => None,
+        nrl_ir::program::Tokens::Characters { .. } | nrl_ir::program::Tokens::Unknown => None,
     };
     let mut parts = Parts { specs: vec![], parts: BTreeMap::new(), wholes: vec![] };
     parts.add(program, model, "", machine.whole(model)?, false)?;

@@ -233,7 +233,13 @@ impl<'a> Run<'a> {
             Op::Contract { over } => self.contract(node, over, step)?,
             Op::Index { dim } => self.index(node, *dim)?,
             Op::ScatterAdd { dim, dims } => self.scatter_add(node, *dim, dims, step)?,
-            Op::TopK { dim, k } => self.top_k(node, *dim, *k)?,
+            Op::TopK { dim, k, groups } => self.top_k(node, *dim, *k, *groups)?,
+            Op::Fit { from, to, at } => self.fit(node, *from, *to, *at)?,
+            Op::Position { tok, .. } => {
+                let positions = self.space.positions(*tok)?;
+                self.values.slots[node.outs[0].0 as usize] = Some(Value::Ids(positions.into()));
+            }
+            Op::AllToAll { .. } => return failed("experts split over ranks do not run yet"),
             Op::Next { dim, fill } => self.next(node, *dim, *fill as f32)?,
             Op::Recur { dim, back } => self.recur(node, *dim, *back)?,
             Op::Rope { tok, hd, inv_freq, scale, inverse } => {

@@ -64,6 +64,9 @@ impl<'a> Run<'a> {
         if kv == 0 || !q.is_multiple_of(kv) {
             return failed(format!("{q} query heads do not share {kv} key heads evenly"));
         }
+        if attn.vd != attn.hd {
+            return failed("values of another head size than keys do not run yet");
+        }
         Ok(Heads { q, kv, hd, scale: attn.scale as f32, window: attn.window })
     }
 

@@ -214,7 +214,7 @@ impl Setup<'_> {
         let stages = plan.mesh.size("pp").max(1) as f64;
         let bytes = |g: &Graph, v: ValueId| {
             let ty = g.ty(v);
-            let number = elements(ty, &|d| g.dims.bound(d) as f64);
+            let number = elements(&g.dims, ty, &|d| g.dims.bound(d) as f64);
             // A stage of a pipeline saves for its layers, of as many micro-batches as stages follow:
             // together what one micro-batch saves in all layers.
             number * value_bytes(g, v, precision)
@@ -323,7 +323,8 @@ pub fn per_token(plan: &Plan, width: f64) -> f64 {
         scan.body.walk(&mut |n| {
             if let Op::AttentionCached { attn } = &n.op {
                 let size = |d| g.dims.bound(d) as f64;
-                bytes += 2.0 * size(attn.kv) * size(attn.hd) * width * scan.count as f64;
+                bytes +=
+                    size(attn.kv) * (size(attn.hd) + size(attn.vd)) * width * scan.count as f64;
             }
         });
     }
