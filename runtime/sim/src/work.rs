@@ -248,7 +248,7 @@ impl Count<'_> {
     }
 
     fn elements(&self, v: ValueId) -> f64 {
-        nrl_ir::cost::elements(self.g.ty(v), &|d| self.size(d))
+        nrl_ir::cost::elements(&self.g.dims, self.g.ty(v), &|d| self.size(d))
     }
 
     /// Bytes of a value: rows of many numbers in the compute type, one number per token in f32.
@@ -274,12 +274,19 @@ impl Count<'_> {
         let over = |ds: &[DimId]| ds.iter().map(|d| self.size(*d)).product::<f64>();
         match &node.op {
             Op::Input { .. } | Op::Use { .. } | Op::Const { .. } | Op::StopGrad => {}
+            Op::Position { .. } => {}
             // A sum into the gradient, part of the product that made it.
             Op::Accumulate { .. } => {}
             Op::Scan { scan } => self.block(&scan.body, to),
             Op::Contract { over: summed } => put(self.product(node, summed)),
-            Op::Attention { attn } => put(self.attention(attn, false)),
-            Op::AttentionGrad { attn } => put(self.attention(attn, true)),
+            Op::Attention { attn } => {
+                put(self.attention(attn, false));
+                self.ring(attn, node, 1.0, to);
+            }
+            Op::AttentionGrad { attn } => {
+                put(self.attention(attn, true));
+                self.ring(attn, node, 2.0, to);
+            }
             Op::AttentionCached { attn } => put(self.attention(attn, false)),
             Op::LogProbHead { vocab, d, .. } => {
                 let rows = self.elements(node.outs[0]);
@@ -306,6 +313,9 @@ impl Count<'_> {
             Op::ReduceScatter { axes, .. } => {
                 put(self.sent(Collective::ReduceScatter, axes, self.bytes(node.args[0])))
             }
+            Op::AllToAll { axes, .. } => {
+                put(self.sent(Collective::AllToAll, axes, self.bytes(node.args[0])))
+            }
             Op::GatherParam { param, axes, .. } => {
                 let bytes = over(&self.g.param(*param).dims) * self.weight();
                 put(self.sent(Collective::GatherWeights, axes, bytes))
@@ -323,6 +333,7 @@ impl Count<'_> {
             | Op::Index { .. }
             | Op::ScatterAdd { .. }
             | Op::TopK { .. }
+            | Op::Fit { .. }
             | Op::Next { .. }
             | Op::Recur { .. }
             | Op::Rope { .. }
@@ -357,7 +368,24 @@ impl Count<'_> {
         let n = size(&mut b.iter().filter(|d| !summed.contains(d) && !shared(d)));
         let batch = size(&mut a.iter().filter(|d| !summed.contains(d) && shared(d)));
         let k = size(&mut summed.iter());
+        // An expert multiplies the rows that were sent to it.
+        let ragged = |ds: &[DimId]| ds.iter().any(|d| self.g.dims.is_ragged(*d));
+        let routed = a.iter().find_map(|d| Some((*d, self.g.dims.get(*d).routed?)));
+        let share = routed.map_or(1.0, |(d, r)| r.rows() / self.size(d).max(1.0));
+        let (m, n, k) = match (ragged(summed), ragged(&a), ragged(&b)) {
+            (true, _, _) => (m, n, k * share),
+            (_, true, _) => (m * share, n, k),
+            (_, _, true) => (m, n * share, k),
+            _ => (m, n, k),
+        };
         Kind::Product { m, n, k, batch }
+    }
+
+    /// Keys and values that go around the ranks that hold the sequence; with their gradients, `times` 2.
+    fn ring(&self, attn: &Attention, node: &Node, times: f64, to: &mut Vec<Item>) {
+        let Some(ring) = &attn.ring else { return };
+        let bytes = times * (self.bytes(node.args[1]) + self.bytes(node.args[2]));
+        to.push(Item { kind: self.sent(Collective::Ring, &ring.axes, bytes), count: 1.0 });
     }
 
     fn attention(&self, attn: &Attention, backward: bool) -> Kind {
@@ -365,7 +393,8 @@ impl Count<'_> {
         Kind::Attention {
             tokens: self.size(attn.tok),
             heads: self.size(attn.q),
-            width: self.size(attn.hd),
+            // Products of keys and of values: their mean size.
+            width: (self.size(attn.hd) + self.size(attn.vd)) / 2.0,
             context: self.sizes.context.min(window),
             backward,
         }

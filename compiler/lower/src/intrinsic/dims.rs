@@ -60,9 +60,9 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
-    /// `repeated(x, over: expert)`: the same for each of them.
+    /// `repeated(x, to: expert)`: the same for each of them.
     pub fn repeated(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
-        let over = self.dim_arg(&mut a, "over")?;
+        let over = self.dim_arg(&mut a, "to")?;
         let (x, s) = a.need("x");
         let t = self.tensor(&x, s)?;
         let mut dims = self.builder(a.span)?.graph.dims_of(t.id).to_vec();

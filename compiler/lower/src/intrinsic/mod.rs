@@ -78,7 +78,7 @@ static OWN: &[Intrinsic] = &[
     of("value", &["model", "samples"]),
     of("top_k", &["x", "k", "over", "groups?", "keep?", "by?"]),
     of("fit", &["x", "from", "to", "at?"]),
-    of("repeated", &["x", "over"]),
+    of("repeated", &["x", "to"]),
     of("route", &["x", "k", "from", "to"]),
     of("position", &["in"]),
     of("next", &["x", "else?"]),
