@@ -137,7 +137,7 @@ impl Read<'_> {
     }
 
     fn number(&self, v: ValueId) -> f64 {
-        elements(self.g.ty(v), &|d| self.size(d))
+        elements(&self.g.dims, self.g.ty(v), &|d| self.size(d))
     }
 
     /// Bytes of a value: wide rows in the compute type, a few numbers per token in f32.
