@@ -438,6 +438,9 @@ impl Rule {
             | Rule::simple_primary
             | Rule::prefix
             | Rule::infix
+            | Rule::infix_more
+            | Rule::closer
+            | Rule::lambda_ahead
             | Rule::postfix
             | Rule::primary
             | Rule::index_item

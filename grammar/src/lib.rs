@@ -3,6 +3,9 @@
 //! In: masked text (see the head of `lexical.pest`). Out: pest pairs. Rule names never reach a
 //! user: `describe` is exhaustive, so a new rule cannot be forgotten.
 
+// What the derive writes names it where pest has no `std`.
+extern crate alloc;
+
 mod describe;
 
 /// The parser; entry points are the rules ending in `_only`.
