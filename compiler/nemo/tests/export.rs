@@ -212,6 +212,63 @@ on_policy_distillation:
 }
 
 #[test]
+fn sampling_again_and_the_price_of_length_are_lines() {
+    let dynamic = "use_dynamic_sampling: true, batch_multiplier: 3, \
+                   dynamic_sampling_max_gen_batches: 10";
+    let shaping = |limit| {
+        format!(
+            "reward_shaping: {{enabled: true, max_response_length: {limit}, \
+             overlong_buffer_length: 512, overlong_buffer_penalty: 1, \
+             stop_properly_penalty_coef: null}}"
+        )
+    };
+    let with = |more: &str| {
+        let mut files = files();
+        let own = OWN.replace("max_num_steps: 500}", &format!("max_num_steps: 500, {more}}}"));
+        files.insert("examples/configs/own.yaml".into(), own);
+        files
+    };
+    let files = with(&format!("{dynamic}, {}", shaping(4096)));
+    let text = imported(&files);
+    for line in [
+        "    s, r = collect 64 groups where std(reward) > 0 within 10 rounds {\n",
+        "sampler.generate(\n        problems.take(192 prompts),\n",
+        "      reward = rewards.boxed_answer(tried)\n",
+        "rewards.overlong(tried, limit: 4096 tokens, buffer: 512 tokens, penalty: 1)",
+        "adv = grpo.advantages(r, baseline: leave_one_out, scale: std)\n",
+    ] {
+        assert!(text.contains(line), "{line}\nin\n{text}");
+    }
+    assert!(!text.contains("use_dynamic_sampling"), "{text}");
+    for (from, to, path, is) in [
+        ("192 prompts", "128 prompts", "grpo.batch_multiplier", "Int(2)"),
+        ("192 prompts", "96 prompts", "grpo.batch_multiplier", "Float(1.5)"),
+        ("collect 64", "collect 48", "grpo.num_prompts_per_step", "Int(48)"),
+        ("10 rounds", "4 rounds", "grpo.dynamic_sampling_max_gen_batches", "Int(4)"),
+        ("buffer: 512", "buffer: 256", "grpo.reward_shaping.overlong_buffer_length", "Int(256)"),
+    ] {
+        assert!(text.contains(from), "{from}\n{text}");
+        let out = exported(&files, &text.replace(from, to));
+        assert!(out.lost.is_empty(), "{:?}", out.lost);
+        assert_eq!(resolved(&files, &out.yaml, path), is, "{}", out.yaml);
+        assert_eq!(resolved(&files, &out.yaml, "grpo.use_dynamic_sampling"), "Bool(true)");
+    }
+    let out = exported(&files, &text.replace("std(reward) > 0", "std(reward) > 0.1"));
+    assert_eq!(out.lost.len(), 1, "{:?}", out.lost);
+
+    let files = with(&shaping(4096));
+    let text = imported(&files);
+    assert!(text.contains("\n      + rewards.overlong(s, limit: 4096 tokens, "), "{text}");
+    let out = exported(&files, &text);
+    assert!(out.lost.is_empty(), "{:?}", out.lost);
+    assert_eq!(resolved(&files, &out.yaml, "grpo.reward_shaping.enabled"), "Bool(true)");
+
+    // An answer may be longer than the limit: NeMo RL then takes off more than the penalty.
+    let text = imported(&with(&shaping(2048)));
+    assert!(!text.contains("rewards.overlong"), "{text}");
+}
+
+#[test]
 fn an_unchanged_recipe_exports_its_differences_alone() {
     let files = files();
     let out = exported(&files, &imported(&files));

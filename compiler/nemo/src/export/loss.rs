@@ -3,7 +3,8 @@
 use nrl_rules::settings::Value;
 use nrl_syntax::ast::{BinaryOp, Block, Expr, ExprKind};
 
-use super::source::{Call, Reader, calls, name_of};
+use super::source::Reader;
+use super::source::calls::{Call, calls, name_of};
 use crate::native::Algorithm;
 
 /// Reads the loss of an update of the policy, or of the critic.

@@ -2,15 +2,21 @@
 //!
 //! In: the tree of a file, as parsed. Out: facts by name, the settings block, and the lines that
 //! NeMo RL has no form for. Numbers may be names of parameters and constants, or arithmetic on
-//! them. Calls are found by what they call, wherever they stand in a line.
+//! them. Calls are found by what they call, wherever they stand in a line. This file has names, machines
+//! and periods; `setup` the bindings before the step, `step` its lines, `loss` what is minimised.
+
+pub(super) mod calls;
+mod setup;
+mod step;
 
 use std::collections::HashMap;
 
 use nrl_base::Span;
 use nrl_rules::settings::Value;
-use nrl_syntax::ast::{self, Arg, BinaryOp, Expr, ExprKind, StmtKind};
+use nrl_syntax::ast::{self, BinaryOp, Expr, ExprKind, StmtKind};
 
-use super::loss;
+use calls::{calls, name_of, text_of, unit_of};
+
 use crate::import::ENVIRONMENT;
 use crate::native::{Algorithm, Facts};
 
@@ -116,6 +122,9 @@ impl<'a> Reader<'a> {
                 StmtKind::Bind(bind) => {
                     if let [name] = &bind.names[..] {
                         self.consts.entry(&name.text).or_insert(&bind.value);
+                    }
+                    if let ExprKind::Collect(collect) = &bind.value.kind {
+                        self.roles(&collect.body);
                     }
                     for call in calls(&bind.value) {
                         let callee = call.callee.as_str();
@@ -372,100 +381,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn setup(&mut self, name: &str, call: &Call<'a>) {
-        match call.callee.as_str() {
-            callee if callee.starts_with("clusters.") => {
-                for arg in ["nodes", "gpus"] {
-                    let value = call.named(arg).and_then(|e| self.number(e));
-                    let fact = if arg == "nodes" { "nodes" } else { "gpus" };
-                    self.say(fact, value);
-                }
-                self.nodes = crate::native::int(&self.facts, "nodes");
-            }
-            "models.load" => self.model(name, call),
-            "optim.adamw" if self.roles.critic_opt == Some(name) => {
-                let lr = call.named("lr").and_then(|e| self.number(e));
-                self.say("critic_lr", lr);
-            }
-            "optim.adamw" if self.roles.opt.is_none_or(|opt| opt == name) => self.optimizer(call),
-            "optim.sgd" => self.lose(call.span, "this optimizer is set in the settings block"),
-            "generator" => {
-                self.mark("sampler");
-                for fact in ["temperature", "top_p", "top_k", "memory"] {
-                    let value = call.named(fact).and_then(|e| self.number(e));
-                    self.say(fact, value);
-                }
-            }
-            "data.jsonl" | "data.hub" => self.data(name, call),
-            callee if callee.ends_with(".held_out") => {
-                let share = call.args.first().and_then(|arg| self.number(&arg.value));
-                self.say("held_share", share);
-            }
-            _ => {}
-        }
-    }
-
-    fn model(&mut self, name: &str, call: &Call<'a>) {
-        let path = call.args.first().and_then(|arg| text_of(&arg.value)).map(Value::Text);
-        if call.named("head").is_some() {
-            return self.say("critic", path);
-        }
-        if self.roles.policy.is_some_and(|policy| policy != name) {
-            return self.say("teacher", path);
-        }
-        self.say("model", path);
-        let dtype = call.named("dtype").and_then(name_of).and_then(|word| {
-            let known = [("bf16", "bfloat16"), ("f32", "float32"), ("f16", "float16")];
-            known.into_iter().find(|(ours, _)| *ours == word)
-        });
-        self.say("dtype", dtype.map(|(_, theirs)| Value::Text(theirs.into())));
-        let context = call.named("context").and_then(|e| self.number(e));
-        self.say("context", context);
-    }
-
-    fn optimizer(&mut self, call: &Call<'a>) {
-        self.mark("opt");
-        for fact in ["beta1", "beta2", "eps", "weight_decay", "clip_norm"] {
-            let value = call.named(fact).and_then(|e| self.number(e));
-            self.say(fact, value);
-        }
-        let Some(lr) = call.named("lr") else { return };
-        if let Some(number) = self.number(lr) {
-            return self.say("lr", Some(number));
-        }
-        let Some(schedule) = calls(lr).into_iter().next() else { return };
-        let peak = schedule.args.first().and_then(|arg| self.number(&arg.value));
-        match schedule.callee.as_str() {
-            "optim.warmup" | "warmup" => {
-                let over = schedule.args.get(1).and_then(|arg| self.number(&arg.value));
-                self.say("warmup", over);
-            }
-            "optim.constant" | "constant" => {}
-            other => self.lose(schedule.span, format!("the schedule `{other}` has no form yet")),
-        }
-        self.say("lr", peak);
-    }
-
-    fn data(&mut self, name: &str, call: &Call<'a>) {
-        let value = call.args.first().and_then(|arg| text_of(&arg.value)).map(Value::Text);
-        let held = self.roles.held == Some(name) || name == "held_out";
-        let file = call.callee == "data.jsonl";
-        match (held, file) {
-            (true, true) => self.say("held_file", value),
-            (true, false) => self.say("held_name", value),
-            (false, _) if self.roles.data.is_some_and(|data| data != name) => {
-                self.lose(call.span, format!("`{name}` is a second data set"));
-            }
-            (false, true) => {
-                self.say("data_file", value);
-                for (fact, arg) in [("prompt_key", "prompt"), ("answer_key", "answer")] {
-                    self.say(fact, call.named(arg).and_then(text_of).map(Value::Text));
-                }
-            }
-            (false, false) => self.say("data_name", value),
-        }
-    }
-
     fn every(&mut self, timed: &'a ast::Timed) {
         self.mark("period");
         let period = self.number(&timed.time);
@@ -496,177 +411,6 @@ impl<'a> Reader<'a> {
                 _ => self.lose(stmt.span, "this line of `every` has no form"),
             }
         }
-    }
-
-    fn step(&mut self, body: &'a ast::Block) {
-        for stmt in &body.stmts {
-            match &stmt.kind {
-                StmtKind::Bind(bind) => self.step_bind(bind),
-                StmtKind::Update(update) => self.update(update),
-                StmtKind::From(timed) => {
-                    self.lose(stmt.span, "`from step` is set in the settings block");
-                    self.step(&timed.body);
-                }
-                _ => self.lose(stmt.span, "this line of the step has no form"),
-            }
-        }
-    }
-
-    fn step_bind(&mut self, bind: &'a ast::Bind) {
-        let name = bind.names.first().map(|name| name.text.as_str());
-        if name.is_some() && name == self.roles.reward {
-            let known = |call: &Call| {
-                let callee = call.callee.as_str();
-                GRADERS.contains(&callee) || self.environments.contains_key(callee)
-            };
-            let alone = matches!(bind.value.kind, ExprKind::Call { .. });
-            if !calls(&bind.value).first().is_some_and(|call| alone && known(call)) {
-                return self.lose(bind.value.span, "a reward of your own has no form");
-            }
-        }
-        for call in calls(&bind.value) {
-            let callee = call.callee.as_str();
-            match callee {
-                _ if callee.ends_with(".generate") => self.generate(&bind.value, &call),
-                _ if callee.ends_with(".take") => {
-                    let unit = call.args.first().and_then(|arg| unit_of(&arg.value));
-                    let count = call.args.first().and_then(|arg| self.number(&arg.value));
-                    match unit.unwrap_or("") {
-                        "prompt" | "prompts" => self.say("prompts", count),
-                        "pair" | "pairs" => {
-                            self.found = Some(Algorithm::Dpo);
-                            self.say("batch", count);
-                        }
-                        _ => {
-                            self.found = self.found.or(Some(Algorithm::Sft));
-                            self.say("batch", count);
-                        }
-                    }
-                }
-                _ if GRADERS.contains(&callee) => {
-                    self.say("reward", Some(Value::Text("math".into())));
-                }
-                _ if self.environments.contains_key(callee) => {
-                    let name = self.environments[callee].to_string();
-                    self.say("reward", Some(Value::Text(name)));
-                }
-                "gdpo.part" => self.compared(&call),
-                _ if callee.ends_with(".advantages") => self.advantages(&bind.value, &call),
-                "tis" | "icepop" | "seq_mask_tis" | "weight" => self.correction(&call),
-                "ppo.gae" | "gae" => {
-                    self.found = Some(Algorithm::Ppo);
-                    self.mark("gae");
-                    for fact in ["gamma", "lambda"] {
-                        let value = call.named(fact).and_then(|e| self.number(e));
-                        self.say(fact, value);
-                    }
-                }
-                "topk" => {
-                    self.found = Some(Algorithm::Distillation);
-                    let k = call.args.get(1).and_then(|arg| self.number(&arg.value));
-                    self.say("topk", k);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn generate(&mut self, value: &'a Expr, call: &Call<'a>) {
-        self.found = self.found.or(Some(Algorithm::Grpo));
-        let group = call.args.get(1).and_then(|arg| self.number(&arg.value));
-        self.say("group", group);
-        if let Some(new) = call.named("max_new") {
-            let rest = matches!(new.kind, ExprKind::Of { .. } | ExprKind::Rest);
-            let new = if rest { Some(Value::Text("rest".into())) } else { self.number(new) };
-            self.say("max_new", new);
-        }
-        let ExprKind::With { args, .. } = &value.kind else { return };
-        for arg in args {
-            match (&arg.name, &arg.value.kind) {
-                (None, ExprKind::Binary { op: BinaryOp::Le, lhs, rhs, .. })
-                    if name_of(lhs) == Some("staleness") =>
-                {
-                    let age = self.number(rhs);
-                    self.say("staleness", age);
-                }
-                (Some(name), _) if name.text == "swap" => {
-                    let swap = name_of(&arg.value) == Some("in_flight");
-                    self.say("in_flight", Some(Value::Bool(swap)));
-                }
-                _ => self.lose(arg.span, "this part of `with` has no form"),
-            }
-        }
-    }
-
-    fn advantages(&mut self, value: &'a Expr, call: &Call<'a>) {
-        self.mark("advantages");
-        let module = call.callee.trim_end_matches(".advantages");
-        self.say("estimator", Some(Value::Text(module.into())));
-        match module {
-            "grpo" => self.compared(call),
-            "gdpo" if calls(value).iter().filter(|c| c.callee == "gdpo.part").count() > 1 => {
-                self.lose(call.span, "several rewards come from one environment");
-            }
-            "reinforce_plus_plus" => match call.named("baseline").and_then(name_of) {
-                Some("mean") => self.say("minus_baseline", Some(Value::Bool(true))),
-                Some("zero") => self.say("minus_baseline", Some(Value::Bool(false))),
-                Some(other) => self.lose(call.span, format!("the baseline `{other}` has no form")),
-                None => {}
-            },
-            _ => {}
-        }
-    }
-
-    /// What a reward is compared with, and what the difference is divided by.
-    fn compared(&mut self, call: &Call<'a>) {
-        match call.named("baseline").and_then(name_of) {
-            Some("leave_one_out") => self.say("leave_one_out", Some(Value::Bool(true))),
-            Some("mean") => self.say("leave_one_out", Some(Value::Bool(false))),
-            Some(other) => self.lose(call.span, format!("the baseline `{other}` has no form")),
-            None => {}
-        }
-        match call.named("scale").and_then(name_of) {
-            Some("std") => self.say("scaled", Some(Value::Bool(true))),
-            Some("unscaled") => self.say("scaled", Some(Value::Bool(false))),
-            Some(other) => self.lose(call.span, format!("the scale `{other}` has no form")),
-            None => {}
-        }
-    }
-
-    fn correction(&mut self, call: &Call<'a>) {
-        self.say("correction", Some(Value::Text(call.callee.clone())));
-        let max = call.named("max").and_then(|e| self.number(e));
-        self.say("correction_max", max);
-        if let Some(ExprKind::Range { start: Some(low), end: Some(high), .. }) =
-            call.args.get(2).map(|arg| &arg.value.kind)
-        {
-            let (low, high) = (self.number(low), self.number(high));
-            self.say("correction_min", low);
-            self.say("correction_max", high);
-        }
-    }
-
-    fn update(&mut self, update: &'a ast::Update) {
-        let critic = name_of(&update.model) == Some("critic");
-        if let Some(epochs) = &update.epochs {
-            let epochs = self.number(epochs);
-            self.say("epochs", epochs);
-        }
-        if !critic {
-            self.mark("update");
-            let updates = update.updates.as_ref().and_then(|e| self.number(e));
-            self.say("updates", updates);
-            if let Some(size) = &update.microbatch {
-                match units_of(size).first().copied() {
-                    Some("token" | "tokens") => {
-                        let size = self.number(size);
-                        self.say("microbatch", size);
-                    }
-                    _ => self.lose(size.span, "micro-batches are measured in tokens"),
-                }
-            }
-        }
-        loss::read(self, &update.loss, critic);
     }
 
     /// A number, if it is one before the run.
@@ -735,107 +479,4 @@ fn arithmetic(op: BinaryOp, a: Value, b: Value) -> Option<Value> {
         BinaryOp::Div if b != 0.0 => a / b,
         _ => return None,
     }))
-}
-
-/// A call with what it calls written out: `grpo.clip`, `rows.take`.
-pub(super) struct Call<'a> {
-    pub callee: String,
-    pub args: &'a [Arg],
-    pub span: Span,
-    target: &'a Expr,
-}
-
-impl<'a> Call<'a> {
-    /// An argument by name.
-    pub fn named(&self, name: &str) -> Option<&'a Expr> {
-        let is = |arg: &&'a Arg| arg.name.as_ref().is_some_and(|n| n.text == name);
-        self.args.iter().find(is).map(|arg| &arg.value)
-    }
-
-    /// The name before the dot.
-    fn base(&self) -> Option<&'a str> {
-        match &self.target.kind {
-            ExprKind::Field { base, .. } => name_of(base),
-            _ => None,
-        }
-    }
-}
-
-/// All calls of an expression, outer ones first.
-pub(super) fn calls(e: &Expr) -> Vec<Call<'_>> {
-    let mut found = vec![];
-    collect(e, &mut found, 64);
-    found
-}
-
-fn collect<'a>(e: &'a Expr, found: &mut Vec<Call<'a>>, depth: usize) {
-    let Some(depth) = depth.checked_sub(1) else { return };
-    let inside = |e: &'a Expr, found: &mut Vec<Call<'a>>| collect(e, found, depth);
-    match &e.kind {
-        ExprKind::Call { callee, args } => {
-            if let Some(path) = path_of(callee) {
-                found.push(Call { callee: path, args, span: e.span, target: callee });
-            }
-            inside(callee, found);
-            args.iter().for_each(|arg| inside(&arg.value, found));
-        }
-        ExprKind::With { base, args } => {
-            inside(base, found);
-            args.iter().for_each(|arg| inside(&arg.value, found));
-        }
-        ExprKind::Field { base, .. } => inside(base, found),
-        ExprKind::Unary { operand, .. } => inside(operand, found),
-        ExprKind::Binary { lhs, rhs, .. } => {
-            inside(lhs, found);
-            inside(rhs, found);
-        }
-        ExprKind::Pipe { input, stage } => {
-            inside(input, found);
-            inside(stage, found);
-        }
-        ExprKind::From { base, .. } => inside(base, found),
-        ExprKind::List(items) | ExprKind::Tuple(items) => {
-            items.iter().for_each(|item| inside(item, found));
-        }
-        ExprKind::Of { part, whole } => {
-            inside(part, found);
-            inside(whole, found);
-        }
-        _ => {}
-    }
-}
-
-/// A dotted name.
-pub(super) fn path_of(e: &Expr) -> Option<String> {
-    match &e.kind {
-        ExprKind::Name(name) => Some(name.clone()),
-        ExprKind::Field { base, name } => Some(format!("{}.{}", path_of(base)?, name.text)),
-        _ => None,
-    }
-}
-
-/// A plain name.
-pub(super) fn name_of(e: &Expr) -> Option<&str> {
-    match &e.kind {
-        ExprKind::Name(name) => Some(name),
-        _ => None,
-    }
-}
-
-fn text_of(e: &Expr) -> Option<String> {
-    match &e.kind {
-        ExprKind::Text(text) => Some(text.clone()),
-        _ => None,
-    }
-}
-
-fn units_of(e: &Expr) -> Vec<&str> {
-    match &e.kind {
-        ExprKind::Quantity(q) => q.unit.iter().map(|u| u.name.text.as_str()).collect(),
-        _ => vec![],
-    }
-}
-
-fn unit_of(e: &Expr) -> Option<&str> {
-    units_of(e).first().copied()
 }

@@ -294,16 +294,21 @@ impl Writer<'_> {
 
     /// `s = sampler.generate(..)` of the algorithms that sample.
     fn generate(&mut self) {
-        let (Some(prompts), Some(group)) = (self.value("prompts"), self.value("group")) else {
-            self.line("  # prompts and samples are set below");
-            return;
-        };
+        match self.value("prompts").and_then(|prompts| self.samples(&prompts)) {
+            Some(samples) => self.line(format!("  s = {samples}")),
+            None => self.line("  # prompts and samples are set below"),
+        }
+    }
+
+    /// `sampler.generate(..)` from so many prompts.
+    fn samples(&self, prompts: &str) -> Option<String> {
+        let group = self.value("group")?;
         let new = match self.facts.get("max_new") {
             Some(Value::Int(n)) => format!(", max_new: {n} tokens"),
             Some(_) => ", max_new: rest of context".into(),
             None => String::new(),
         };
-        let (prompts, group) = (count(&prompts, "prompt"), count(&group, "sample") + "/prompt");
+        let (prompts, group) = (count(prompts, "prompt"), count(&group, "sample") + "/prompt");
         let late = match self.value("staleness") {
             Some(age) => {
                 let swap = if on(self.facts, "in_flight") { ", swap: in_flight" } else { "" };
@@ -311,14 +316,41 @@ impl Writer<'_> {
             }
             None => String::new(),
         };
-        self.line(format!("  s = sampler.generate(problems.take({prompts}), {group}{new}){late}"));
+        Some(format!("sampler.generate(problems.take({prompts}), {group}{new}){late}"))
     }
 
-    fn reward(&self) -> Option<String> {
+    /// The reward of samples, without what is taken off for length.
+    fn reward(&self, samples: &str) -> Option<String> {
         match text(self.facts, "reward")? {
-            "math" => Some("rewards.boxed_answer(s)".into()),
-            _ => Some("environment(s)".into()),
+            "math" => Some(format!("rewards.boxed_answer({samples})")),
+            _ => Some(format!("environment({samples})")),
         }
+    }
+
+    /// ` + rewards.overlong(..)` where long answers cost something.
+    fn overlong(&self, samples: &str) -> String {
+        let said = ["overlong_limit", "overlong_buffer", "overlong_penalty"];
+        match said.map(|fact| self.value(fact)) {
+            [Some(limit), Some(buffer), Some(penalty)] => format!(
+                " + rewards.overlong({samples}, limit: {limit} tokens, buffer: {buffer} tokens, \
+                 penalty: {penalty})"
+            ),
+            _ => String::new(),
+        }
+    }
+
+    /// Samples and rewards of groups that differ in themselves, if others are sampled again.
+    fn collected(&self) -> Option<Vec<String>> {
+        let [prompts, rounds, tried] = ["prompts", "rounds", "tried"].map(|f| self.value(f));
+        let samples = self.samples(&tried?)?;
+        let (groups, rounds) = (count(&prompts?, "group"), count(&rounds?, "round"));
+        Some(vec![
+            format!("  s, r = collect {groups} where std(reward) > 0 within {rounds} {{"),
+            format!("    tried = {samples}"),
+            format!("    reward = {}", self.reward("tried")?),
+            format!("    (tried, reward{})", self.overlong("tried")),
+            "  }".into(),
+        ])
     }
 
     fn update(&self, model: &str, opt: &str, epochs: bool) -> String {
@@ -415,17 +447,30 @@ impl Writer<'_> {
 
     fn grpo(&mut self) {
         self.line("step {");
-        self.generate();
-        if let Some(reward) = self.reward() {
-            self.noted("reward", format!("  r = {reward}"));
+        let collected = self.collected();
+        let again = collected.is_some();
+        match collected {
+            Some(lines) => self.out.extend(lines),
+            None => {
+                self.generate();
+                if let Some(reward) = self.reward("s") {
+                    let overlong = self.overlong("s");
+                    self.noted("reward", format!("  r = {reward}{overlong}"));
+                }
+            }
         }
-        let advantages = self.advantages();
-        if !self.per_token() {
-            self.noted("advantages", format!("  adv = {advantages}"));
+        let advantages = format!("  adv = {}", self.advantages());
+        let per_token = self.per_token();
+        if per_token {
             self.old();
-        } else {
+        }
+        // The note tells of the sampling that the lines above write out.
+        match again {
+            true => self.line(advantages),
+            false => self.noted("advantages", advantages),
+        }
+        if !per_token {
             self.old();
-            self.noted("advantages", format!("  adv = {advantages}"));
         }
         let update = self.update("policy", "opt", false);
         self.noted("update", format!("  {update}"));
@@ -462,7 +507,7 @@ impl Writer<'_> {
     fn ppo(&mut self) {
         self.line("step {");
         self.generate();
-        if let Some(reward) = self.reward() {
+        if let Some(reward) = self.reward("s") {
             self.noted("reward", format!("  r = {reward}"));
         }
         self.old();

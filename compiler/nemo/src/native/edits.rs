@@ -273,9 +273,48 @@ fn generation(
     }
     if algorithm == Algorithm::Grpo {
         staleness(facts, below, put);
+        sampled_again(facts, below, put);
+        overlong(facts, below, put);
         if let (Some(teacher), Some((path, _))) = (facts.get("teacher"), judge(below)) {
             put("teacher", &path, teacher.clone());
         }
+    }
+}
+
+fn sampled_again(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &str, Value)) {
+    let (Some(rounds), Some(tried), Some(prompts)) =
+        (int(facts, "rounds"), int(facts, "tried"), int(facts, "prompts").filter(|n| *n > 0))
+    else {
+        return;
+    };
+    put("rounds", "grpo.use_dynamic_sampling", Value::Bool(true));
+    put("rounds", "grpo.dynamic_sampling_max_gen_batches", Value::Int(rounds));
+    let path = "grpo.batch_multiplier";
+    let times = match tried % prompts {
+        0 => Value::Int(tried / prompts),
+        _ => Value::Float(tried as f64 / prompts as f64),
+    };
+    if below.get(path).is_none_or(|old| !alike(&old.value, &times)) {
+        put("rounds", path, times);
+    }
+}
+
+fn overlong(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &str, Value)) {
+    let at = |key: &str| format!("grpo.reward_shaping.{key}");
+    let Some(limit) = facts.get("overlong_limit") else { return };
+    put("overlong_limit", &at("enabled"), Value::Bool(true));
+    put("overlong_limit", &at("max_response_length"), limit.clone());
+    for (fact, key) in [
+        ("overlong_buffer", "overlong_buffer_length"),
+        ("overlong_penalty", "overlong_buffer_penalty"),
+    ] {
+        if let Some(value) = facts.get(fact) {
+            put("overlong_limit", &at(key), value.clone());
+        }
+    }
+    let coefficient = at("stop_properly_penalty_coef");
+    if below.get(&coefficient).is_some_and(|n| n.value != Value::Null) {
+        put("overlong_limit", &coefficient, Value::Null);
     }
 }
 

@@ -184,6 +184,10 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
     if algorithm != Algorithm::Distillation {
         correction(root, facts);
     }
+    if algorithm == Algorithm::Grpo {
+        sampled_again(root, facts);
+        overlong(root, facts);
+    }
     if algorithm == Algorithm::Grpo
         && text(facts, "estimator") == Some("opd")
         && let Some((_, teacher)) = super::edits::judge(root)
@@ -197,6 +201,53 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         if get("grpo.async_grpo.in_flight_weight_updates") == Some(&Value::Bool(true)) {
             facts.insert("in_flight", Value::Bool(true));
         }
+    }
+}
+
+/// Dynamic sampling: how many prompts a round tries, and how many rounds there are.
+fn sampled_again(root: &Node, facts: &mut Facts) {
+    let get = |key: &str| root.get(&format!("grpo.{key}")).map(|n| &n.value);
+    let (Some(Value::Bool(true)), Some(Value::Int(rounds)), Some(prompts)) = (
+        get("use_dynamic_sampling"),
+        get("dynamic_sampling_max_gen_batches"),
+        int(facts, "prompts"),
+    ) else {
+        return;
+    };
+    let tried = match get("batch_multiplier") {
+        Some(Value::Int(times)) => times.checked_mul(prompts),
+        Some(Value::Float(times)) => {
+            let tried = times * prompts as f64;
+            (tried.fract() == 0.0 && tried < 1e12).then_some(tried as i64)
+        }
+        _ => None,
+    };
+    if let Some(tried) = tried.filter(|tried| *tried > 0 && *rounds > 0) {
+        facts.insert("rounds", Value::Int(*rounds));
+        facts.insert("tried", Value::Int(tried));
+    }
+}
+
+/// The penalty for long answers, where no answer can be longer than its limit.
+fn overlong(root: &Node, facts: &mut Facts) {
+    let get = |key: &str| root.get(&format!("grpo.reward_shaping.{key}")).map(|n| &n.value);
+    let proper = get("stop_properly_penalty_coef").is_none_or(|v| *v == Value::Null);
+    if get("enabled") != Some(&Value::Bool(true)) || !proper {
+        return;
+    }
+    let (Some(Value::Int(limit)), Some(Value::Int(buffer)), Some(penalty)) = (
+        get("max_response_length"),
+        get("overlong_buffer_length"),
+        get("overlong_buffer_penalty").filter(|v| is_number(v)),
+    ) else {
+        return;
+    };
+    let longest = root.get("policy.generation.max_new_tokens").map(|n| &n.value);
+    let within = matches!(longest, Some(Value::Int(longest)) if longest <= limit);
+    if within && (1..=*limit).contains(buffer) {
+        facts.insert("overlong_limit", Value::Int(*limit));
+        facts.insert("overlong_buffer", Value::Int(*buffer));
+        facts.insert("overlong_penalty", penalty.clone());
     }
 }
 
