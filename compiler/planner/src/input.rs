@@ -1,0 +1,196 @@
+//! A recipe to be planned, whatever it is written in.
+//!
+//! In: a path of a `.nrl` file, or of a YAML file of NeMo RL, which is imported in memory. Out: a text of the
+//! language over all other files, options and assumptions, to be compiled as often as one likes with other
+//! settings or another text.
+
+use std::collections::BTreeMap;
+
+use nrl_base::{Diagnostic, Files, SourceMap};
+use nrl_driver::{Assume, Compiled, Options};
+use nrl_nemo::Loader;
+use nrl_sim::forecast::{Assumed, Forecast, Source};
+
+/// Files with one text put over them.
+pub struct Over<'f> {
+    pub files: &'f dyn Files,
+    pub path: String,
+    pub text: String,
+}
+
+impl Files for Over<'_> {
+    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        if path == self.path { Ok(self.text.clone().into_bytes()) } else { self.files.read(path) }
+    }
+}
+
+/// What to open, and what to take for granted.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub path: String,
+    /// Settings of NeMo RL for a YAML file.
+    pub overrides: Vec<String>,
+    /// Variables that a YAML file may name.
+    pub environment: BTreeMap<String, String>,
+    /// The device that a YAML file stands for: it names none.
+    pub gpu: Option<String>,
+    pub options: Options,
+    pub assume: Assume,
+}
+
+/// A recipe that can be compiled again and again.
+#[derive(Clone)]
+pub struct Input<'f> {
+    files: &'f dyn Files,
+    /// The file as it was named.
+    pub file: String,
+    /// The path that the text is compiled under.
+    pub path: String,
+    pub text: String,
+    pub options: Options,
+    pub assume: Assume,
+    /// What was guessed before anything was compiled.
+    pub guesses: Vec<Assumed>,
+}
+
+/// A compiled recipe with its forecast.
+pub struct Planned {
+    pub compiled: Compiled,
+    pub forecast: Option<Forecast>,
+    pub sources: SourceMap,
+}
+
+/// Findings with the sources that they point into.
+pub struct Findings {
+    pub found: Vec<Diagnostic>,
+    pub sources: SourceMap,
+}
+
+/// Is this a file of NeMo RL?
+pub fn is_yaml(path: &str) -> bool {
+    path.ends_with(".yaml") || path.ends_with(".yml")
+}
+
+impl<'f> Input<'f> {
+    /// Opens a recipe. Findings of an import come along; without an input among the results one of them is an error.
+    pub fn open(files: &'f dyn Files, request: &Request) -> (Option<Input<'f>>, Findings) {
+        let mut sources = SourceMap::new();
+        let mut input = Input {
+            files,
+            file: request.path.clone(),
+            path: request.path.clone(),
+            text: String::new(),
+            options: request.options.clone(),
+            assume: request.assume.clone(),
+            guesses: vec![],
+        };
+        let (opened, found) = match is_yaml(&request.path) {
+            true => input.import(request, &mut sources),
+            false => input.read(request),
+        };
+        (opened.then_some(input), Findings { found, sources })
+    }
+
+    fn read(&mut self, request: &Request) -> (bool, Vec<Diagnostic>) {
+        if request.gpu.is_some() {
+            let said = format!("{} names its devices itself; `--gpu` is for YAML", self.path);
+            let help = "write another cluster, such as `clusters.h200(nodes: 1)`";
+            return (false, vec![Diagnostic::error("bad-override", said).help(help)]);
+        }
+        match self.files.read(&self.path) {
+            Ok(bytes) => {
+                self.text = String::from_utf8_lossy(&bytes).into_owned();
+                (true, vec![])
+            }
+            Err(why) => {
+                let said = format!("cannot read {}: {why}", self.path);
+                (false, vec![Diagnostic::error("file-not-read", said)])
+            }
+        }
+    }
+
+    fn import(&mut self, request: &Request, sources: &mut SourceMap) -> (bool, Vec<Diagnostic>) {
+        let mut loader = Loader::new(self.files).environment(request.environment.clone());
+        let (text, mut found) =
+            nrl_nemo::import(&mut loader, sources, &request.path, &request.overrides);
+        let Some(text) = text else { return (false, found) };
+        let known = devices();
+        let written = known.iter().find(|d| text.contains(&format!("clusters.{d}(")));
+        let gpu = request.gpu.as_deref().map(str::to_lowercase);
+        if let Some(gpu) = &gpu
+            && !known.contains(gpu)
+        {
+            let help = nrl_base::did_you_mean(gpu, known.iter().map(String::as_str));
+            let help = help.unwrap_or_else(|| format!("known are {}", known.join(", ")));
+            let said = format!("there is no cluster of `{gpu}`");
+            found.push(Diagnostic::error("unknown-name", said).help(help));
+            return (false, found);
+        }
+        self.text = text;
+        if let Some(written) = written {
+            let device = gpu.clone().unwrap_or_else(|| written.clone());
+            let (from, to) = (format!("clusters.{written}("), format!("clusters.{device}("));
+            self.text = self.text.replace(&from, &to);
+            self.guesses.extend(gpu.is_none().then(|| Assumed {
+                what: "GPU".into(),
+                value: device.to_uppercase(),
+                source: Source::Assumed,
+                help: "NeMo RL names none: `--gpu h200`".into(),
+            }));
+        }
+        // What is written in YAML is compiled as a file of the language beside it.
+        self.path = format!("{}.nrl", self.path);
+        found.retain(Diagnostic::is_error);
+        (true, found)
+    }
+
+    /// All files with this text over them.
+    pub fn files(&self) -> Over<'f> {
+        Over { files: self.files, path: self.path.clone(), text: self.text.clone() }
+    }
+
+    /// The same recipe with another text.
+    pub fn with_text(&self, text: String) -> Input<'f> {
+        Input { text, ..self.clone() }
+    }
+
+    /// The same recipe with more settings.
+    pub fn with_sets(&self, sets: &[String]) -> Input<'f> {
+        let mut input = self.clone();
+        input.options.sets.extend(sets.iter().cloned());
+        input
+    }
+
+    /// Compiles and forecasts; nothing where an error was found.
+    pub fn plan(&self) -> (Option<Planned>, Findings) {
+        let mut sources = SourceMap::new();
+        let (compiled, found) =
+            nrl_driver::compile(&self.files(), &mut sources, &self.path, &self.options);
+        let planned = compiled.map(|compiled| {
+            let mut forecast = nrl_driver::forecast(&compiled, &self.assume);
+            if let Some(f) = &mut forecast {
+                f.assumed.splice(0..0, self.guesses.iter().cloned());
+            }
+            Planned { compiled, forecast, sources: sources.clone() }
+        });
+        (planned, Findings { found, sources })
+    }
+
+    /// The paths that can be set, with where their values stand.
+    pub fn paths(&self, sources: &mut SourceMap) -> Vec<nrl_lower::paths::Named> {
+        let options = nrl_lower::Options {
+            sets: self.options.sets.clone(),
+            ranks: self.options.ranks,
+            recipe: self.options.recipe.clone(),
+        };
+        nrl_lower::recipe_paths(&self.files(), sources, &self.path, &options)
+    }
+}
+
+/// The devices that the standard library has clusters of.
+pub fn devices() -> Vec<String> {
+    let text = nrl_driver::STD.iter().find(|(name, _)| *name == "std.clusters");
+    let lines = text.map_or("", |(_, text)| text).lines();
+    let names = lines.filter_map(|l| l.strip_prefix("fn ")?.split_once("(nodes:"));
+    names.map(|(name, _)| name.to_string()).collect()
+}

@@ -1,0 +1,16 @@
+//! What a recipe will cost, for people and for programs.
+//!
+//! In: a compiled recipe and its forecast. Out: a [`Report`], plain data, and its views: one screen of text, JSON,
+//! a page for browsers, and the comparison of two. All views show the same numbers.
+
+mod build;
+mod changes;
+mod data;
+mod detail;
+mod screen;
+pub mod words;
+
+pub use build::{Made, parameters};
+pub use changes::{Variant, changes, variants};
+pub use data::*;
+pub use screen::{screen, verdict};
