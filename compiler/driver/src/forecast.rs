@@ -65,6 +65,8 @@ pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
         devices: devices.map(|x| x.ranks).sum(),
         device: first.name,
         stack,
+        rates: found.rates.clone(),
+        compute: assume.compute,
         steps,
         memory: fits::memory(c),
         assumed,
@@ -250,6 +252,7 @@ impl Cast<'_> {
             micro: job.micro,
             micro_tokens: timed.tokens,
             generated: None,
+            job: Some((Box::new(timed.job), timed.times)),
         })
     }
 
@@ -347,6 +350,7 @@ impl Cast<'_> {
             micro: 1,
             micro_tokens: 0.0,
             generated: Some(generated),
+            job: None,
         })
     }
 }

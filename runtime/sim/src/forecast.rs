@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Memory;
 use crate::generate::Generated;
-use crate::rates::Seconds;
+use crate::rates::{Compute, Rates, Seconds};
+use crate::train::Job;
 
 /// Where a number comes from, the surest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -118,6 +119,9 @@ pub struct Phase {
     pub micro_tokens: f64,
     /// How a phase of sampling goes.
     pub generated: Option<Generated>,
+    /// What was timed, and how often it runs in a step; `None` for phases that are no passes.
+    #[serde(skip)]
+    pub job: Option<(Box<Job>, f64)>,
 }
 
 /// Seconds of a phase spent on one thing.
@@ -175,6 +179,9 @@ pub struct Forecast {
     pub devices: usize,
     pub device: String,
     pub stack: String,
+    /// What the stack reaches, and on which number type of products.
+    pub rates: Rates,
+    pub compute: Compute,
     pub steps: Vec<Step>,
     pub memory: Vec<Memory>,
     pub assumed: Vec<Assumed>,

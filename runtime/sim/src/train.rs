@@ -100,22 +100,9 @@ impl Job {
     /// Times the job.
     pub fn run(&self, speed: &Speed<'_>) -> Took {
         let work = &self.work;
-        let per_node = speed.machine.per_node;
-        let group = |axes: &[String]| machine::group(&self.mesh, axes, per_node);
-        let time = |region: &Region, hidden: f64| Each {
-            forward: self.pass(&region.forward, speed, &group, hidden),
-            backward: self.pass(&region.backward, speed, &group, hidden),
-        };
-        let before = time(&work.before, 0.0);
-        let after = time(&work.after, 0.0);
-        let layers: Vec<(usize, Each)> =
-            work.layers.iter().map(|l| (l.count, time(&l.each, speed.rates.overlap))).collect();
-        let stages = deal(&layers, &before, &after, self.mesh.size("pp"), self.chunks);
-        let handed = group(&["pp".to_string()]);
-        let send = speed.collective(Collective::Send, work.boundary, handed);
-        let chunks: Vec<Vec<Chunk>> =
-            stages.iter().map(|s| s.iter().map(Each::chunk).collect()).collect();
-        let span = Pipeline { chunks, send }.run(self.micro);
+        let group = |axes: &[String]| machine::group(&self.mesh, axes, speed.machine.per_node);
+        let stages = self.stages(speed);
+        let span = self.through(&stages, speed).run(self.micro);
         let n = self.micro as f64;
         let total = |s: &Vec<Each>| s.iter().fold(Each::default(), |a, e| a.plus(*e, 1.0));
         let busiest =
@@ -138,6 +125,33 @@ impl Job {
         }
         took.seconds = span.seconds + took.gradients + took.optimizer + took.fixed;
         took
+    }
+
+    /// The pipeline that the micro-batches go through.
+    pub fn pipeline(&self, speed: &Speed<'_>) -> Pipeline {
+        self.through(&self.stages(speed), speed)
+    }
+
+    fn through(&self, stages: &[Vec<Each>], speed: &Speed<'_>) -> Pipeline {
+        let handed = machine::group(&self.mesh, &["pp".to_string()], speed.machine.per_node);
+        let send = speed.collective(Collective::Send, self.work.boundary, handed);
+        let chunks = stages.iter().map(|s| s.iter().map(Each::chunk).collect()).collect();
+        Pipeline { chunks, send }
+    }
+
+    /// Seconds of each chunk of each stage.
+    fn stages(&self, speed: &Speed<'_>) -> Vec<Vec<Each>> {
+        let work = &self.work;
+        let group = |axes: &[String]| machine::group(&self.mesh, axes, speed.machine.per_node);
+        let time = |region: &Region, hidden: f64| Each {
+            forward: self.pass(&region.forward, speed, &group, hidden),
+            backward: self.pass(&region.backward, speed, &group, hidden),
+        };
+        let before = time(&work.before, 0.0);
+        let after = time(&work.after, 0.0);
+        let layers: Vec<(usize, Each)> =
+            work.layers.iter().map(|l| (l.count, time(&l.each, speed.rates.overlap))).collect();
+        deal(&layers, &before, &after, self.mesh.size("pp"), self.chunks)
     }
 
     /// Seconds of items, with weights gathered and gradients scattered beside the computation.
