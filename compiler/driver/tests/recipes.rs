@@ -71,6 +71,22 @@ fn every_recipe_checks_and_says_what_cannot_run_yet() {
     assert_eq!(count, 7);
 }
 
+#[test]
+fn settings_of_another_system_check_and_do_not_run() {
+    let settings = "recipe r {\n  settings nemo_rl {\n    policy.precision = \"fp8\"\n  }\n}\n";
+    for (text, code, severity) in [
+        (settings, "not-supported", Severity::Note),
+        ("recipe r {\n  x = 1\n}\n", "nothing-to-run", Severity::Error),
+    ] {
+        let files = BTreeMap::from([("a.nrl".to_string(), text.to_string())]);
+        let (compiled, found) =
+            nrl_driver::check(&files, &mut SourceMap::new(), "a.nrl", &Default::default());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].code, found[0].severity), (code, severity));
+        assert_eq!(compiled.map_or(0, |c| c.not_yet.len()), usize::from(code == "not-supported"));
+    }
+}
+
 /// A change of a recipe, the code that it must raise and words of the message or its labels.
 struct Mistake<'t> {
     recipe: &'t str,

@@ -49,6 +49,11 @@ impl<'a> Elab<'a, '_> {
             let n = steps.map_or(DEFAULT_STEPS, |(n, _)| n);
             let span = r.name.span;
             self.finish_phase("main", n, main, &env, span);
+        } else if self.out.program.phases.is_empty()
+            && r.body.stmts.iter().any(|s| matches!(s.kind, StmtKind::Settings(_)))
+        {
+            let what = format!("recipe `{}` has only settings of another system", r.name.text);
+            self.later(r.name.span, what, "no step and no phase");
         } else if self.out.program.phases.is_empty() && !self.problems.has_errors() {
             let d = Diagnostic::error(
                 "nothing-to-run",
