@@ -33,4 +33,18 @@ fn main() {
     println!("changes {:?}", u.elapsed());
     println!("{}", screen(&r, 118));
     println!("{:?}", t.elapsed());
+    if let Some(b) = args.get(1) {
+        let (input, _) = Input::open(&Disk, &Request { path: b.clone(), ..Request::default() });
+        let p = input.unwrap().plan().0.unwrap();
+        let o = Report::of(&Made {
+            compiled: &p.compiled,
+            forecast: p.forecast.as_ref(),
+            sources: &p.sources,
+            file: b,
+        });
+        println!("{}", Comparison::of(&r, &o).text());
+        std::fs::write("/tmp/sc/page.html", page(&r, Some(&o))).unwrap();
+    } else {
+        std::fs::write("/tmp/sc/page.html", page(&r, None)).unwrap();
+    }
 }

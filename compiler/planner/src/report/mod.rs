@@ -5,12 +5,17 @@
 
 mod build;
 mod changes;
+mod compare;
 mod data;
 mod detail;
+mod html;
+mod picture;
 mod screen;
 pub mod words;
 
 pub use build::{Made, parameters};
 pub use changes::{Variant, changes, variants};
+pub use compare::{Comparison, Row};
 pub use data::*;
+pub use html::page;
 pub use screen::{screen, verdict};
