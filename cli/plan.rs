@@ -143,9 +143,6 @@ fn memory(c: &Compiled) -> String {
             terms.join(" + ")
         );
     }
-    for line in nrl_driver::not_counted(c) {
-        let _ = writeln!(out, "  {line}");
-    }
     out
 }
 

@@ -37,41 +37,14 @@ fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
         _ if bf16(model) => Precision::Bf16,
         _ => Precision::F32,
     };
-    let mut all = nrl_sim::memory(&Setup {
+    nrl_sim::memory(&Setup {
         program: &c.program,
         plans: &c.plans,
         devices: (0..c.program.meshes.len()).map(device).collect(),
         precisions: (0..c.program.models.len()).map(precision).collect(),
         bf16_masters: c.facts.bf16_masters.clone(),
         stack: None,
-    });
-    all.retain(|m| uncounted(c, m.model, m.mesh).is_none());
-    all
-}
-
-/// Why the memory of a model on a mesh is not counted: its plan cuts, or computes again, in a way
-/// that the plans of the graphs do not show yet.
-fn uncounted(c: &Compiled, model: usize, mesh: usize) -> Option<&'static str> {
-    const CUT: &[&str] = &["dp", "fsdp", "tp", "rep", "pp"];
-    let axes = &c.program.meshes[mesh].1.axes;
-    if c.facts.meshes.get(mesh).is_some_and(|m| m.experts.is_some()) {
-        Some("experts fold over other axes")
-    } else if axes.iter().any(|a| a.size > 1 && !CUT.contains(&a.name.as_str())) {
-        Some("the mesh has axes that do not cut plans yet")
-    } else if c.selective.get(model) == Some(&true) {
-        Some("selective recomputation is not counted yet")
-    } else {
-        None
-    }
-}
-
-/// A line for each model whose memory is not counted, with the reason.
-pub fn not_counted(c: &Compiled) -> Vec<String> {
-    let models = c.program.models.iter().enumerate();
-    let line = |(i, m): (usize, &nrl_ir::program::Model)| {
-        uncounted(c, i, m.mesh).map(|why| format!("memory of `{}` is not counted: {why}", m.name))
-    };
-    models.filter_map(line).collect()
+    })
 }
 
 /// About stages that do not fit: an error where weights, gradients and optimizer state alone do not,

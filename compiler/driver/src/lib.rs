@@ -23,10 +23,11 @@ use nrl_ir::program::{Program, Sampling, Weights};
 use nrl_ir::{Graph, Mesh};
 use nrl_lower::{GraphKind, Lowered};
 use nrl_passes::{
-    FuseConfig, Recompute, Sharded, Stage, fuse, grad, incremental, schedule, shard, simplify,
+    FuseConfig, Recompute, Sharded, Stage, fuse, grad, incremental, pipeline, schedule, shard,
+    simplify,
 };
 
-pub use fits::{memory, not_counted};
+pub use fits::memory;
 pub use forecast::{Assume, Timed, forecast, machine_of, updates};
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Files, STD, docs, lower_tests, trial};
@@ -109,8 +110,6 @@ pub struct Compiled {
     pub facts: Facts,
     /// What checks and cannot run yet: an error each. A run must show the first and stop.
     pub not_yet: Vec<Diagnostic>,
-    /// Per model: whether some of its activations are computed again.
-    pub selective: Vec<bool>,
 }
 
 /// Compiles the recipe in `path`. `None` if a problem is an error.
@@ -184,9 +183,6 @@ fn finish(
     let plans = pipeline.run();
     problems.extend(pipeline.problems.as_slice().to_vec());
     let failed = problems.has_errors();
-    let selective =
-        |r: &nrl_lower::PlanRules| r.recompute.as_ref().is_some_and(|(m, _)| m == "selective");
-    let selective = pipeline.lowered.rules.iter().map(selective).collect();
     let compiled = Compiled {
         program: pipeline.lowered.program,
         plans,
@@ -194,7 +190,6 @@ fn finish(
         timings: pipeline.timings,
         facts: pipeline.lowered.facts,
         not_yet: pipeline.lowered.not_yet,
-        selective,
     };
     if !failed {
         problems.extend(budgets::findings(&compiled, &pipeline.lowered.budgets));
@@ -232,6 +227,7 @@ impl Pipeline<'_> {
             }
         }
         self.layouts(&plans);
+        self.copies(&plans);
         plans
     }
 
@@ -291,6 +287,23 @@ impl Pipeline<'_> {
                         .label(span, "this rule")
                         .help(help),
                 );
+            }
+        }
+    }
+
+    /// Heads of keys and values on several ranks each are planned, and do not run.
+    fn copies(&mut self, plans: &[Plan]) {
+        for (plan, kind) in plans.iter().zip(self.lowered.kinds.clone()) {
+            let Some(copies) = plan.params.iter().map(|l| l.copies).max().filter(|n| *n > 1) else {
+                continue;
+            };
+            let what = format!("{copies} ranks with the same key/value heads do not run yet");
+            let mut d = Diagnostic::error("not-supported", what);
+            if let Some(place) = model_of(kind).and_then(|m| self.lowered.places.get(m)) {
+                d = d.label(*place, "laid out here");
+            }
+            if !self.lowered.not_yet.contains(&d) {
+                self.lowered.not_yet.push(d);
             }
         }
     }
@@ -383,7 +396,14 @@ impl One<'_> {
         let config = if self.options.fuse { FuseConfig::default() } else { FuseConfig::single() };
         self.timed(Phase::Fuse, |me| me.report(fuse(&mut g, &config)))?;
         self.after(Phase::Fuse, &g);
-        let plan = self.timed(Phase::Schedule, |_| Some(schedule(g, &mesh, layouts)))?;
+        let stages = model_of(kind).and_then(|m| self.lowered.rules[m].stages.clone());
+        let plan = self.timed(Phase::Schedule, |_| {
+            let mut plan = schedule(g, &mesh, layouts);
+            if let Some(s) = &stages {
+                pipeline(&mut plan, &s.axis, s.chunks, s.split.as_deref());
+            }
+            Some(plan)
+        })?;
         if let Some(c) = plan.classes.first() {
             let text = c.graph.clone();
             self.after(Phase::Schedule, &text);

@@ -5,18 +5,24 @@ use nrl_ir::Mesh;
 use nrl_lower::{PlanRules, StateMode};
 use nrl_passes::{DimRule, PathRule, Problem, Rules, State};
 
+/// The axis whose ranks hold parts of the same sequences, with attention going around them.
+const RING: &str = "cp";
+
 /// The rules of `shard` for a plan on `mesh`. Axes that the mesh lacks are inert: a model and its
 /// generator may live on different ones. A generator keeps whole weights, so it ignores how state is cut.
 pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
-    let has = |axis: &String| mesh.axes.iter().any(|a| a.name == *axis);
+    let has = |axis: &String| mesh.has(axis);
     let known = |axes: &[String]| axes.iter().filter(|a| has(a)).cloned().collect::<Vec<_>>();
     let axes = |r: &nrl_lower::DimRule| known(&r.axes);
+    let (ring, _): (Vec<String>, Vec<String>) =
+        plan.dims.iter().filter(|r| r.dim == "tok").flat_map(axes).partition(|a| a == RING);
     let batch = plan.dims.iter().filter(|r| r.dim == "seq").flat_map(axes).collect();
     let dims = plan
         .dims
         .iter()
         // `d: replicated` has no axes to begin with; a rule whose axes are elsewhere says nothing.
         .filter(|r| r.dim != "seq" && (r.axes.is_empty() || !axes(r).is_empty()))
+        .filter(|r| r.dim != "tok" || !axes(r).iter().any(|a| a == RING))
         .map(|r| DimRule { dim: r.dim.clone(), axes: axes(r) });
     let path = |p: &nrl_lower::PathRule| {
         let param = p.param.clone();
@@ -30,11 +36,13 @@ pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
     let state = match &plan.state {
         Some((mode, axes, _)) if !generating && !known(axes).is_empty() => match mode {
             StateMode::Zero1 => State::Zero1(known(axes)),
+            StateMode::Zero2 => State::Zero2(known(axes)),
             StateMode::Zero3 => State::Zero3(known(axes)),
         },
         _ => State::Whole,
     };
-    Rules { dims: dims.collect(), paths: plan.paths.iter().flat_map(path).collect(), batch, state }
+    let paths = plan.paths.iter().flat_map(path).collect();
+    Rules { dims: dims.collect(), paths, batch, ring, state }
 }
 
 /// The place of a node or of a stage.

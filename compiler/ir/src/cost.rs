@@ -84,12 +84,14 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
         // Per pair of a query and a key: a product of `hd` for the score, one of `vd` for the value.
         Op::Attention { attn } => {
             let pair = 2.0 * (size(attn.hd) + size(attn.vd));
-            cost.flops = dims(&[attn.tok, attn.q]) * causal(g, attn, size) * pair
+            cost.flops = dims(&[attn.tok, attn.q]) * causal(g, attn, size) * pair;
+            cost.comm_bytes = around(attn, 4.0 * (count(node.args[1]) + count(node.args[2])));
         }
         // The score again, its gradient, and those of values, queries and keys.
         Op::AttentionGrad { attn } => {
             let pair = 2.0 * (3.0 * size(attn.hd) + 2.0 * size(attn.vd));
-            cost.flops = dims(&[attn.tok, attn.q]) * causal(g, attn, size) * pair
+            cost.flops = dims(&[attn.tok, attn.q]) * causal(g, attn, size) * pair;
+            cost.comm_bytes = around(attn, 8.0 * (count(node.args[1]) + count(node.args[2])));
         }
         Op::AttentionCached { attn } => {
             let pair = 2.0 * (size(attn.hd) + size(attn.vd));
@@ -130,6 +132,11 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
         }
     }
     cost
+}
+
+/// Bytes that go around a ring.
+fn around(attn: &Attention, bytes: f64) -> f64 {
+    if attn.ring.is_some() { bytes } else { 0.0 }
 }
 
 /// Mean number of keys a token of a whole sequence sees: half of them, of a window those inside it.

@@ -22,6 +22,6 @@ pub mod verify;
 
 pub use dim::{Dim, DimId, Dims, Extent, Routed, Shard};
 pub use graph::{Block, Graph, Node, ParamDecl, ParamId, ValueId};
-pub use mesh::{Axis, Mesh};
+pub use mesh::{Axis, Mesh, View};
 pub use op::{BinaryOp, Op, ReduceOp, UnaryOp};
 pub use types::{DType, Type};

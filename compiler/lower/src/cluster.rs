@@ -6,7 +6,7 @@
 
 use nrl_base::{Diagnostic, Span};
 use nrl_ir::host::Value;
-use nrl_ir::{Axis, Mesh};
+use nrl_ir::{Axis, Mesh, View};
 use nrl_syntax::ast;
 
 use crate::elab::{El, Elab};
@@ -249,10 +249,11 @@ impl<'a> Elab<'a, '_> {
                 );
             }
         }
-        let mesh = Mesh { axes: solved };
+        let mut mesh = Mesh { axes: solved, views: vec![] };
         let index = self.out.program.meshes.len();
         self.out.facts.meshes.resize_with(index, MeshFacts::default);
         let view = self.expert_view(&m.name.text, index, &mesh, &experts)?;
+        mesh.views.extend(view.map(|v| self.view_facts(v)));
         self.out.facts.meshes.push(MeshFacts { cluster: Some(cluster), experts: view, span });
         self.out.program.meshes.push((m.name.text.clone(), mesh));
         Ok(Val::Mesh(index))
@@ -428,15 +429,19 @@ impl<'a> Elab<'a, '_> {
         let index = self.out.facts.views.len() - 1;
         self.out.facts.meshes.resize_with(self.out.program.meshes.len(), MeshFacts::default);
         self.out.facts.meshes[mesh].experts.get_or_insert(index);
+        let made = self.view_facts(index);
+        self.out.program.meshes[mesh].1.views.push(made);
         env.bind(&v.name.text, Val::View(index));
         Ok(())
     }
 
+    fn view_facts(&self, view: usize) -> View {
+        let v = &self.out.facts.views[view];
+        View { folds: v.folds.clone(), axes: v.axes.clone() }
+    }
+
     /// Size of an axis of a mesh or of a view of it; 1 if there is none.
     pub fn axis_of(&self, mesh: usize, axis: &str) -> usize {
-        let dense = &self.out.program.meshes[mesh].1;
-        let views = self.out.facts.views.iter().filter(|v| v.mesh == mesh);
-        let all = dense.axes.iter().chain(views.flat_map(|v| &v.axes));
-        all.filter(|a| a.name == axis).map(|a| a.size).next().unwrap_or(1)
+        self.out.program.meshes[mesh].1.size(axis)
     }
 }

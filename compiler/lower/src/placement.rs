@@ -209,9 +209,12 @@ impl<'a> Elab<'a, '_> {
     fn check_stages(&mut self, model: usize, mesh: usize, s: &Stages) {
         let pp = self.axis_of(mesh, &s.axis);
         let m = &self.out.program.models[model];
-        let Some(layers) = m.params.iter().find_map(|p| p.repeat.as_ref().map(|(_, n)| *n)) else {
+        let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+        groups.extend(m.params.iter().filter_map(|p| p.repeat.as_ref()).map(|(g, n)| (&**g, *n)));
+        let layers: usize = groups.values().sum();
+        if layers == 0 {
             return;
-        };
+        }
         let place = self.place_span(s.span, model);
         let mesh_at = self.out.facts.meshes.get(mesh).map_or(place, |f| f.span);
         if let Some(split) = &s.split {

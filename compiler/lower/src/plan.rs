@@ -124,16 +124,16 @@ impl<'a> Elab<'a, '_> {
                                 what: "zero2 does not run yet; zero1 and zero3 do".into(),
                                 span: mode.span,
                             });
-                            StateMode::Zero1
+                            StateMode::Zero2
                         }
                         other => {
-                            let help = nrl_base::did_you_mean(other, ["zero1", "zero3"]);
+                            let help = nrl_base::did_you_mean(other, ["zero1", "zero2", "zero3"]);
                             return self.fail(
                                 Diagnostic::error(
                                     "unknown-name",
                                     format!("`{other}` is not a way to cut state"),
                                 )
-                                .label(mode.span, "zero1 or zero3")
+                                .label(mode.span, "zero1, zero2 or zero3")
                                 .help_opt(help),
                             );
                         }
@@ -142,13 +142,6 @@ impl<'a> Elab<'a, '_> {
                 }
                 PlanRuleKind::Recompute { mode, .. } => {
                     let text = self.recompute(env, mode)?;
-                    if text == "selective" {
-                        out.later.push(Waits {
-                            axes: vec![],
-                            what: "selective recomputation does not run yet; `full` does".into(),
-                            span: r.span,
-                        });
-                    }
                     out.recompute = Some((text, r.span));
                 }
                 PlanRuleKind::Stages { axis, chunks, split, .. } => {

@@ -27,6 +27,7 @@ impl<'a> Elab<'a, '_> {
             "single".into(),
             nrl_ir::Mesh {
                 axes: vec![nrl_ir::Axis { name: "dp".into(), size: self.ranks.unwrap_or(1) }],
+                views: vec![],
             },
         ));
         let mut steps: Option<(usize, Span)> = None;

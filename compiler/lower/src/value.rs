@@ -262,6 +262,7 @@ pub struct PathRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateMode {
     Zero1,
+    Zero2,
     Zero3,
 }
 

@@ -18,6 +18,6 @@ pub use fuse::{FuseConfig, fuse};
 pub use grad::{Recompute, grad};
 pub use incremental::incremental;
 pub use report::{Origin, Problem, Report, Split};
-pub use schedule::schedule;
+pub use schedule::{pipeline, schedule};
 pub use shard::{DimRule, PathRule, Rules, Sharded, State, shard};
 pub use simplify::{Stage, simplify};

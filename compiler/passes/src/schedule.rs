@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_ir::cost::{elements, graph_cost};
-use nrl_ir::plan::{Collective, ParamLayout, Plan, RankClass, peak};
+use nrl_ir::plan::{Collective, ParamLayout, Part, Pipeline, Plan, RankClass, peak};
 use nrl_ir::{Block, Graph, Mesh, Op, ReduceOp, ValueId};
 
 use crate::rename;
 
 /// The plan of `graph` on `mesh`. All ranks are one class: they differ by coordinates alone.
 pub fn schedule(graph: Graph, mesh: &Mesh, layouts: Vec<ParamLayout>) -> Plan {
-    let mut walk = Walk { g: &graph, frees: vec![], collectives: vec![] };
+    let mut walk = Walk { g: &graph, mesh, frees: vec![], collectives: vec![] };
     let kept: BTreeSet<ValueId> = graph.body.results.iter().copied().collect();
     walk.block(&graph.body, &kept, 1);
     let Walk { frees, collectives, .. } = walk;
@@ -26,13 +26,66 @@ pub fn schedule(graph: Graph, mesh: &Mesh, layouts: Vec<ParamLayout>) -> Plan {
         params: layouts,
         classes: vec![class],
         collectives,
+        pipeline: None,
         cost,
         peak_bytes,
     }
 }
 
+/// Deals the layers of `plan` out to `chunks` parts on each rank along `axis`, as many to each as
+/// `split` says; evenly without it, the first parts taking one more of what remains.
+pub fn pipeline(plan: &mut Plan, axis: &str, chunks: usize, split: Option<&[usize]>) {
+    let ranks = plan.mesh.size(axis);
+    let Some(class) = plan.classes.first().filter(|_| ranks > 1) else { return };
+    let g = &class.graph;
+    let mut groups: Vec<(String, usize)> = vec![];
+    let (mut boundary, mut back) = (0.0, false);
+    for node in &g.body.nodes {
+        let Op::Scan { scan } = &node.op else { continue };
+        back |= scan.reverse;
+        if boundary == 0.0 {
+            boundary = scan.body.params[..scan.carries].iter().map(|v| bytes(g, *v)).sum();
+        }
+        if !groups.iter().any(|(name, _)| *name == scan.group) {
+            groups.push((scan.group.clone(), scan.count));
+        }
+    }
+    let total: usize = groups.iter().map(|(_, n)| n).sum();
+    let number = ranks * chunks.max(1);
+    let share = |i: usize| match split {
+        Some(given) => given.get(i).copied().unwrap_or(0),
+        None => total / number + usize::from(i < total % number),
+    };
+    let mut left = groups.into_iter().peekable();
+    let mut parts = vec![];
+    for i in 0..number {
+        let mut part = Part { before: i == 0, after: i + 1 == number, ..Part::default() };
+        let mut want = share(i);
+        while let Some((name, n)) = left.peek_mut().filter(|_| want > 0) {
+            let taken = want.min(*n);
+            part.layers.push((name.clone(), taken));
+            (*n, want) = (*n - taken, want - taken);
+            if *n == 0 {
+                left.next();
+            }
+        }
+        parts.push(part);
+    }
+    plan.collectives.push(Collective {
+        kind: "send".into(),
+        axes: vec![axis.into()],
+        ranks: 2,
+        bytes: boundary,
+        count: (number - 1) * if back { 2 } else { 1 },
+        reason: format!("the layers are stages over {axis}"),
+    });
+    let axis = axis.to_string();
+    plan.pipeline = Some(Pipeline { axis, ranks, chunks: chunks.max(1), parts, boundary });
+}
+
 struct Walk<'a> {
     g: &'a Graph,
+    mesh: &'a Mesh,
     frees: Vec<Vec<ValueId>>,
     collectives: Vec<Collective>,
 }
@@ -90,6 +143,19 @@ impl Walk<'_> {
             Op::ScatterGrad { axes, reason, .. } => {
                 ("scatter_grad", axes, of_arg(), reason.clone())
             }
+            Op::Attention { attn } | Op::AttentionGrad { attn } => {
+                let Some(ring) = &attn.ring else { return };
+                // Backward, their gradients go around with keys and values.
+                let times = if matches!(node.op, Op::AttentionGrad { .. }) { 2.0 } else { 1.0 };
+                let bytes = times * (self.bytes(node.args[1]) + self.bytes(node.args[2]));
+                let verb = if ring.axes.len() == 1 { "splits" } else { "split" };
+                let reason = format!(
+                    "attention needs keys and values of all of `{}`, which {} {verb}",
+                    self.g.dims.name(attn.tok),
+                    ring.axes.join(", ")
+                );
+                ("ring", &ring.axes, bytes, reason)
+            }
             // Per row: a maximum, then sums of exp, of exp times logit, and of the label's logit.
             Op::LogProb { vocab, axes, .. } | Op::LogProbHead { vocab, axes, .. }
                 if !axes.is_empty() =>
@@ -113,6 +179,7 @@ impl Walk<'_> {
                 self.collectives.push(Collective {
                     kind: kind.into(),
                     axes: axes.clone(),
+                    ranks: self.mesh.size_over(axes),
                     bytes,
                     count: times,
                     reason,

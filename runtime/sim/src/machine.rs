@@ -76,9 +76,16 @@ impl Group {
 
 /// The ranks that differ along `axes` of `mesh`, on nodes of `per_node`.
 pub fn group(mesh: &Mesh, axes: &[String], per_node: usize) -> Group {
-    let mut stride = 1;
+    let view = axes.iter().find_map(|a| mesh.view_of(a));
+    let folded = |a: &nrl_ir::Axis| view.is_some_and(|v| v.folds.contains(&a.name));
+    // Axes that a view leaves are outside of it, but for those that vary faster than all it folds.
+    let last = mesh.axes.iter().rposition(folded).unwrap_or(mesh.axes.len());
+    let inner = mesh.axes.iter().skip(last + 1).map(|a| a.size);
+    let mut stride: usize = if view.is_some() { inner.product() } else { 1 };
+    let own = mesh.axes.iter().filter(|a| !folded(a));
+    let grid: Vec<&nrl_ir::Axis> = own.chain(view.iter().flat_map(|v| &v.axes)).collect();
     let (mut size, mut inside, mut first) = (1, 1, None);
-    for a in mesh.axes.iter().rev() {
+    for a in grid.into_iter().rev() {
         if axes.contains(&a.name) && a.size > 1 {
             first.get_or_insert(stride);
             let part = Group::new(a.size, stride, per_node);

@@ -33,6 +33,12 @@ impl Sizes {
         Sizes { tokens, scored: tokens, sequences, groups: sequences, context }
     }
 
+    /// The same on one of the ranks of a ring, which share the tokens of each sequence.
+    pub(crate) fn on_rank(&self, g: &Graph) -> Sizes {
+        let ring = ring_of(g);
+        Sizes { tokens: self.tokens / ring, scored: self.scored / ring, ..*self }
+    }
+
     /// Size of dim `d` of `g`, where `cut` is over how many ranks the plan cuts it.
     pub(crate) fn of(&self, g: &Graph, d: DimId) -> f64 {
         let dim = g.dims.get(d);
@@ -142,6 +148,7 @@ impl Work {
     pub fn of(plan: &Plan, sizes: &Sizes, precision: Precision) -> Work {
         let Some(class) = plan.classes.first() else { return Work::default() };
         let g = &class.graph;
+        let sizes = &sizes.on_rank(g);
         let count = Count { g, sizes, precision };
         let mut work = Work::default();
         let mut passed = Passed::Nothing;
@@ -192,6 +199,17 @@ impl Work {
         let of = |items: &[Item]| items.iter().map(Item::flops).sum::<f64>();
         self.regions().map(|(r, n)| n * (of(&r.forward) + of(&r.backward))).sum()
     }
+}
+
+/// Number of ranks that attention goes around.
+pub(crate) fn ring_of(g: &Graph) -> f64 {
+    let mut ranks = 1;
+    g.body.walk(&mut |n| {
+        if let Op::Attention { attn } | Op::AttentionGrad { attn } = &n.op {
+            ranks = attn.ring.as_ref().map_or(ranks, |r| r.ranks);
+        }
+    });
+    ranks as f64
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -81,11 +81,16 @@ impl Layout {
                 continue;
             }
             let n = mesh.size_over(self.axes(q));
+            // Heads of keys and values that are fewer than ranks stand on several of them.
+            if nq.is_multiple_of(n) && n > nkv && n.is_multiple_of(nkv) {
+                continue;
+            }
             for (dim, size, what) in [(q, nq, "attention heads"), (kv, nkv, "key/value heads")] {
                 if size % n == 0 {
                     continue;
                 }
-                let legal: Vec<usize> = (1..=nkv).filter(|s| nq % s == 0 && nkv % s == 0).collect();
+                let fits = |s: &usize| nq % s == 0 && (nkv % s == 0 || s % nkv == 0);
+                let legal: Vec<usize> = (1..=nq).filter(fits).collect();
                 let mut p =
                     uneven("heads-not-divisible", what, g, dim, size, self.axes(q), n, legal);
                 p.origin = origin;
@@ -142,7 +147,8 @@ impl Layout {
                 Op::LogProbHead { d, .. } | Op::LogProbHeadGrad { d, .. } => &[*d],
                 _ => &[],
             };
-            for d in whole.iter().filter(|d| self.dims.contains_key(d)) {
+            let cut = |d: &&DimId| self.dims.contains_key(d) && g.dims.get(**d).routed.is_none();
+            for d in whole.iter().filter(cut) {
                 let text = format!(
                     "`{}` needs all of dim `{}`, which {} would split",
                     node.op.name(),
@@ -163,15 +169,27 @@ impl Layout {
     pub fn param_layouts(&self, g: &Graph, rules: &Rules, mesh: &Mesh) -> Vec<ParamLayout> {
         let live =
             |axes: &[String]| axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect::<Vec<_>>();
-        let (flat, state) = match &rules.state {
-            State::Whole => (vec![], vec![]),
-            State::Zero1(axes) => (vec![], live(axes)),
-            State::Zero3(axes) => (live(axes), live(axes)),
+        let (flat, grads, state) = match &rules.state {
+            State::Whole => (vec![], vec![], vec![]),
+            State::Zero1(axes) => (vec![], vec![], live(axes)),
+            State::Zero2(axes) => (vec![], live(axes), live(axes)),
+            State::Zero3(axes) => (live(axes), live(axes), live(axes)),
         };
+        let apart = rules.apart(mesh);
+        let copied = self.copied(g, mesh);
         let mut layouts = vec![];
         for (i, (p, dims)) in g.params.iter().zip(&self.params).enumerate() {
-            let owed = |a: &&String| p.trained && mesh.size(a) > 1 && !flat.contains(a);
-            let pending: Vec<String> = rules.batch.iter().filter(owed).cloned().collect();
+            // Ranks that share experts are told apart by the view's own axis.
+            let experts = is_expert(g, mesh, &p.dims);
+            let own = |axes: &[String]| match (experts, axes.is_empty()) {
+                (true, false) => live(&["edp".to_string()]),
+                _ => axes.to_vec(),
+            };
+            let (flat, grads, state) = (own(&flat), own(&grads), own(&state));
+            let shared = if experts { live(&["edp".to_string()]) } else { apart.clone() };
+            let owed = |a: &&String| p.trained && !grads.contains(a);
+            let pending: Vec<String> = shared.iter().filter(owed).cloned().collect();
+            let copies = p.dims.iter().filter_map(|d| copied.get(d)).copied().max().unwrap_or(1);
             let split: Vec<String> = p
                 .dims
                 .iter()
@@ -187,24 +205,53 @@ impl Layout {
             if !flat.is_empty() {
                 reason += &format!("; stored in flat parts over {}", flat.join(", "));
             }
-            if !pending.is_empty() {
+            if copies > 1 {
+                reason += &format!("; {copies} ranks hold the same heads");
+            }
+            if !pending.is_empty() && experts {
+                reason += &format!(
+                    "; {} tells ranks with the same experts apart, so its gradient is summed over them",
+                    pending.join(", ")
+                );
+            } else if !pending.is_empty() {
                 reason += &format!(
                     "; {} split the sequences, so its gradient is summed over them",
                     pending.join(", ")
                 );
             }
-            let state = if p.trained { state.clone() } else { flat.clone() };
+            let state = if p.trained { state } else { flat.clone() };
+            let grads = if p.trained { grads } else { flat.clone() };
             layouts.push(ParamLayout {
                 param: ParamId(i as u32),
                 dims: dims.clone(),
-                flat: flat.clone(),
+                flat,
                 state,
+                grads,
                 pending,
+                copies,
                 reason,
             });
         }
         layouts
     }
+}
+
+impl Layout {
+    /// Dims with fewer items than ranks that split them, and how many ranks hold each.
+    fn copied(&self, g: &Graph, mesh: &Mesh) -> BTreeMap<DimId, usize> {
+        let heads = head_dims(g).into_iter().map(|(_, kv, _)| kv);
+        heads
+            .filter_map(|kv| {
+                let (n, ranks) = (g.dims.bound(kv), mesh.size_over(self.axes(kv)));
+                (ranks > n).then(|| (kv, ranks / n))
+            })
+            .collect()
+    }
+}
+
+/// Do experts own the parameter, on a mesh that has ranks of their own for them?
+pub(super) fn is_expert(g: &Graph, mesh: &Mesh, dims: &[DimId]) -> bool {
+    mesh.expert_view().is_some() && dims.iter().any(|d| g.dims.get(*d).routed.is_some())
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -273,13 +320,13 @@ fn agreed(g: &Graph, params: &[Vec<Vec<String>>], d: DimId) -> Vec<String> {
 fn unknown_axes(mesh: &Mesh, rules: &Rules) -> Vec<Problem> {
     let state: &[String] = match &rules.state {
         State::Whole => &[],
-        State::Zero1(axes) | State::Zero3(axes) => axes,
+        State::Zero1(axes) | State::Zero2(axes) | State::Zero3(axes) => axes,
     };
     let dims =
         rules.dims.iter().flat_map(|r| &r.axes).chain(rules.paths.iter().flat_map(|r| &r.axes));
     let mut unknown: Vec<&String> = vec![];
-    for a in dims.chain(&rules.batch).chain(state) {
-        if !mesh.axes.iter().any(|x| x.name == *a) && !unknown.contains(&a) {
+    for a in dims.chain(&rules.batch).chain(&rules.ring).chain(state) {
+        if !mesh.has(a) && !unknown.contains(&a) {
             unknown.push(a);
         }
     }

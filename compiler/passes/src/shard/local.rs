@@ -10,39 +10,44 @@ use nrl_ir::{
 };
 
 use super::batch::{Class, Classes, wants_whole};
+use super::experts::Experts;
 use super::layout::Layout;
-use super::push;
+use super::{Rules, push};
 use crate::rename::{self, Map, renamed};
 use crate::report::{Origin, Problem, Report};
 
 /// A reduction that a value is still owed.
 #[derive(Clone)]
-struct Owed {
-    op: ReduceOp,
-    axes: Vec<String>,
-    reason: String,
+pub(super) struct Owed {
+    pub op: ReduceOp,
+    pub axes: Vec<String>,
+    pub reason: String,
 }
 
 pub(super) struct Ctx<'a> {
-    g: Graph,
-    mesh: &'a Mesh,
-    layout: Layout,
-    class: Classes,
+    pub(super) g: Graph,
+    pub(super) mesh: &'a Mesh,
+    pub(super) layout: Layout,
+    pub(super) class: Classes,
     uses: BTreeMap<ValueId, usize>,
-    /// Per parameter, axes over which it is stored flat.
+    /// Per parameter, axes over which it is stored flat, and over which its gradient is.
     flat: Vec<Vec<String>>,
-    /// Axes of more than one rank that split the sequences.
+    grads: Vec<Vec<String>>,
+    /// Axes of more than one rank that split the sequences, and those that split their tokens.
     batch: Vec<String>,
-    owed: BTreeMap<ValueId, Owed>,
+    ring: Vec<String>,
+    /// The dims of experts that a view splits.
+    pub(super) experts: Option<Experts>,
+    pub(super) owed: BTreeMap<ValueId, Owed>,
     /// Values after what they were owed over the table's axes.
-    paid: Map,
+    pub(super) paid: Map,
     /// Values after the sum over the batch axes too.
     whole: Map,
     /// Names of parameters read by `use` nodes.
     names: BTreeMap<ValueId, String>,
     /// Dims with another split than values have: by dim and axes.
     variants: BTreeMap<(DimId, Vec<String>), DimId>,
-    report: Report,
+    pub(super) report: Report,
 }
 
 impl<'a> Ctx<'a> {
@@ -53,8 +58,9 @@ impl<'a> Ctx<'a> {
         class: Classes,
         uses: BTreeMap<ValueId, usize>,
         layouts: &[ParamLayout],
-        batch: &[String],
+        rules: &Rules,
     ) -> Ctx<'a> {
+        let ring = rules.ring.iter().filter(|a| mesh.size(a) > 1).cloned().collect();
         Ctx {
             g,
             mesh,
@@ -62,7 +68,10 @@ impl<'a> Ctx<'a> {
             class,
             uses,
             flat: layouts.iter().map(|l| l.flat.clone()).collect(),
-            batch: batch.iter().filter(|a| mesh.size(a) > 1).cloned().collect(),
+            grads: layouts.iter().map(|l| l.grads.clone()).collect(),
+            batch: rules.apart(mesh),
+            ring,
+            experts: None,
             owed: BTreeMap::new(),
             paid: Map::new(),
             whole: Map::new(),
@@ -77,7 +86,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// Gives dims their local sizes, and parameters with a split of their own dims of their own.
-    pub fn cut_dims(&mut self) {
+    pub fn cut_dims(&mut self, rules: &Rules) {
         let before = self.g.dims.clone();
         for (d, axes) in &self.layout.dims {
             let size = before.bound(*d);
@@ -85,6 +94,7 @@ impl<'a> Ctx<'a> {
             dim.extent = Extent::Static(size.div_ceil(self.mesh.size_over(axes)));
             dim.shard = Some(Shard { axes: axes.clone(), global: size });
         }
+        self.cut_experts(rules);
         for p in 0..self.g.params.len() {
             for (i, axes) in self.layout.params[p].clone().iter().enumerate() {
                 let d = self.g.params[p].dims[i];
@@ -104,7 +114,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// The dim that is `d` split over `axes`.
-    fn variant(&mut self, d: DimId, axes: &[String]) -> DimId {
+    pub(super) fn variant(&mut self, d: DimId, axes: &[String]) -> DimId {
         if self.layout.dims.get(&d).map_or(&[][..], Vec::as_slice) == axes
             || self.g.dims.is_ragged(d)
         {
@@ -154,6 +164,9 @@ impl<'a> Ctx<'a> {
     fn node(&mut self, mut node: Node, out: &mut Vec<Node>) -> Result<(), Problem> {
         if let Op::Scan { .. } = &node.op {
             return self.scan(node, out);
+        }
+        if self.routed(&node, out) {
+            return Ok(());
         }
         let whole = wants_whole(&self.g, &self.class, &node);
         let shares =
@@ -241,6 +254,13 @@ impl<'a> Ctx<'a> {
             Op::Contract { over: dims } if !over(dims).is_empty() => {
                 vec![(0, owed(ReduceOp::Sum, &over(dims), format!("{} sums", by("a product"))))]
             }
+            Op::Reduce { op, over: dims }
+                if !self.ring.is_empty() && self.per_sequence(dims, node) =>
+            {
+                let axes = self.ring.clone();
+                let reason = format!("a sum over tokens, which {} split", axes.join(", "));
+                vec![(0, Owed { op: *op, axes, reason })]
+            }
             Op::Reduce { op, over: dims } if !over(dims).is_empty() => {
                 let what = if *op == ReduceOp::Sum { "a sum" } else { "a maximum" };
                 vec![(0, owed(*op, &over(dims), what.into()))]
@@ -263,6 +283,12 @@ impl<'a> Ctx<'a> {
             }
             _ => vec![],
         }
+    }
+
+    /// Does a sum over tokens give a number per sequence?
+    fn per_sequence(&self, over: &[DimId], node: &Node) -> bool {
+        let ragged = |d: &DimId| self.g.dims.is_ragged(*d);
+        over.iter().any(ragged) && self.g.dims_of(node.outs[0]).iter().any(ragged)
     }
 
     fn set_axes(&self, op: &mut Op) {
@@ -310,7 +336,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// `v` after the reductions that the table's axes owe it.
-    fn pay(&mut self, v: ValueId, out: &mut Vec<Node>) -> ValueId {
+    pub(super) fn pay(&mut self, v: ValueId, out: &mut Vec<Node>) -> ValueId {
         let Some(owed) = self.owed.remove(&v) else { return renamed(&self.paid, v) };
         let origin = out.iter().rev().find(|n| n.outs.contains(&v)).and_then(|n| n.origin);
         let sum = self.all_reduce(v, owed, out, origin);
@@ -410,7 +436,7 @@ impl<'a> Ctx<'a> {
             .collect();
         v = self.relayout(v, &target, &decl.name, out, node.origin);
         node.args[0] = v;
-        let flat = self.flat[param.0 as usize].clone();
+        let flat = self.grads[param.0 as usize].clone();
         if !flat.is_empty() {
             let reason =
                 format!("`{}` is stored in flat parts over {}", decl.name, flat.join(", "));
@@ -420,7 +446,13 @@ impl<'a> Ctx<'a> {
         out.push(node);
     }
 
-    fn scale(&mut self, v: ValueId, by: f64, out: &mut Vec<Node>, origin: Origin) -> ValueId {
+    pub(super) fn scale(
+        &mut self,
+        v: ValueId,
+        by: f64,
+        out: &mut Vec<Node>,
+        origin: Origin,
+    ) -> ValueId {
         let c = push(&mut self.g, Op::Const { value: by }, vec![], Type::f32([]), out, origin);
         let ty = self.g.ty(v).clone();
         push(&mut self.g, Op::Binary { op: BinaryOp::Mul }, vec![v, c], ty, out, origin)

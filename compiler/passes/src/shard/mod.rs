@@ -9,14 +9,16 @@
 //! ragged dim splits tokens where its axes are still free (`sequence`).
 
 mod batch;
+mod experts;
 mod layout;
 mod local;
 mod sequence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nrl_ir::op::Ring;
 use nrl_ir::plan::ParamLayout;
-use nrl_ir::{Graph, Mesh};
+use nrl_ir::{Block, DType, DimId, Extent, Graph, Mesh, Op};
 
 use crate::rename;
 use crate::report::{Origin, Problem, Report};
@@ -30,6 +32,8 @@ pub struct Rules {
     pub paths: Vec<PathRule>,
     /// Axes over which sequences are split.
     pub batch: Vec<String>,
+    /// Axes over which the tokens of each sequence are split, attention going around them.
+    pub ring: Vec<String>,
     pub state: State,
 }
 
@@ -56,8 +60,18 @@ pub enum State {
     Whole,
     /// Cut flat over these axes.
     Zero1(Vec<String>),
+    /// Cut flat over these axes, and gradients with it.
+    Zero2(Vec<String>),
     /// Cut flat over these axes, and the weights with it.
     Zero3(Vec<String>),
+}
+
+impl Rules {
+    /// Axes of more than one rank whose ranks have different tokens.
+    pub(crate) fn apart(&self, mesh: &Mesh) -> Vec<String> {
+        let all = self.batch.iter().chain(&self.ring);
+        all.filter(|a| mesh.size(a) > 1).cloned().collect()
+    }
 }
 
 /// What [`shard`] gives.
@@ -80,13 +94,14 @@ pub struct Sharded {
 pub fn shard(graph: &Graph, mesh: &Mesh, rules: &Rules) -> Result<Sharded, Vec<Problem>> {
     let (layout, unused) = layout::Layout::new(graph, mesh, rules)?;
     let mut g = graph.clone();
+    ring(&mut g, mesh, rules);
     let body = std::mem::take(&mut g.body);
     let class = batch::classes(&g, &body);
     let mut uses = BTreeMap::new();
     count_uses(&body, &mut uses);
-    let layouts = layout.param_layouts(&g, rules, mesh);
-    let mut ctx = local::Ctx::new(g, mesh, layout, class, uses, &layouts, &rules.batch);
-    ctx.cut_dims();
+    let layouts = layout.param_layouts(graph, rules, mesh);
+    let mut ctx = local::Ctx::new(g, mesh, layout, class, uses, &layouts, rules);
+    ctx.cut_dims(rules);
     let body = ctx.graph_body(body).map_err(|p| vec![p])?;
     let (mut g, mut report) = ctx.finish();
     g.body = body;
@@ -109,7 +124,51 @@ fn split_tokens(g: &mut Graph, mesh: &Mesh, rules: &Rules, report: &mut Report) 
         let axes: Vec<String> = rule.axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect();
         let tok = g.dims.find(&rule.dim).filter(|d| g.dims.is_ragged(*d));
         if let Some(tok) = tok.filter(|_| !decodes && !axes.is_empty()) {
-            sequence::split(g, tok, &axes, mesh.size_over(&axes), report);
+            let viewed = mesh.expert_view().is_some();
+            sequence::split(g, tok, &axes, mesh.size_over(&axes), viewed, report);
+        }
+    }
+}
+
+/// Tokens split over the ring: a rank has a share of those of every sequence, and attention knows.
+fn ring(g: &mut Graph, mesh: &Mesh, rules: &Rules) {
+    let axes: Vec<String> = rules.ring.iter().filter(|a| mesh.size(a) > 1).cloned().collect();
+    if axes.is_empty() {
+        return;
+    }
+    let ranks = mesh.size_over(&axes);
+    for d in tokens(g) {
+        if let Extent::Ragged { bound, .. } = &mut g.dims.get_mut(d).extent {
+            *bound = bound.div_ceil(ranks);
+        }
+    }
+    set_ring(&mut g.body, &Ring { axes, ranks });
+}
+
+/// The dims of tokens: those that attention runs over, and those of indices into them.
+fn tokens(g: &Graph) -> BTreeSet<DimId> {
+    let mut found = BTreeSet::new();
+    g.body.walk(&mut |n| {
+        if let Op::Attention { attn } | Op::AttentionGrad { attn } = &n.op {
+            found.insert(attn.tok);
+        }
+    });
+    for ty in &g.values {
+        if let DType::Id(d) = ty.dtype
+            && found.contains(&d)
+        {
+            found.extend(ty.dims.iter().filter(|d| g.dims.is_ragged(**d)));
+        }
+    }
+    found
+}
+
+fn set_ring(block: &mut Block, ring: &Ring) {
+    for node in &mut block.nodes {
+        match &mut node.op {
+            Op::Scan { scan } => set_ring(&mut scan.body, ring),
+            Op::Attention { attn } | Op::AttentionGrad { attn } => attn.ring = Some(ring.clone()),
+            _ => {}
         }
     }
 }

@@ -19,7 +19,14 @@ use crate::rename::{Map, renamed};
 use crate::report::{Origin, Report};
 
 /// Splits the ragged dim `tok` over `axes` of `ranks` ranks where no other dim is split over them.
-pub(super) fn split(g: &mut Graph, tok: DimId, axes: &[String], ranks: usize, report: &mut Report) {
+pub(super) fn split(
+    g: &mut Graph,
+    tok: DimId,
+    axes: &[String],
+    ranks: usize,
+    viewed: bool,
+    report: &mut Report,
+) {
     let dim = g.dims.get(tok).clone();
     let bound = g.dims.bound(tok);
     let part = g.dims.add(Dim {
@@ -34,6 +41,7 @@ pub(super) fn split(g: &mut Graph, tok: DimId, axes: &[String], ranks: usize, re
         part,
         axes,
         ranks,
+        viewed,
         parted: BTreeSet::new(),
         whole: Map::new(),
         parts: Map::new(),
@@ -72,6 +80,8 @@ struct Sequence<'a> {
     part: DimId,
     axes: &'a [String],
     ranks: usize,
+    /// Whether experts have ranks of their own: sums of their gradients wait for the update.
+    viewed: bool,
     /// Values that hold this rank's part of the tokens.
     parted: BTreeSet<ValueId>,
     /// Parts put together, and wholes cut, in the block at hand.
@@ -132,6 +142,15 @@ impl Sequence<'_> {
                 let fits = |v: &ValueId| part(v) || self.free(*v) || !self.ragged(*v);
                 let all = node.args.iter().any(part) && node.args.iter().all(fits);
                 if all { Made::Part } else { Made::Whole }
+            }
+            // Along other dims, or other axes.
+            Op::Fit { .. } | Op::TopK { .. } | Op::AllToAll { .. } if part(&node.args[0]) => {
+                Made::Part
+            }
+            Op::AllGather { dim, .. } | Op::ReduceScatter { dim, .. }
+                if part(&node.args[0]) && !self.over_tok(&[*dim]) =>
+            {
+                Made::Part
             }
             Op::Reduce { over, .. } if part(&node.args[0]) && !self.over_tok(over) => Made::Part,
             Op::Reduce { op: ReduceOp::Sum, .. }
@@ -251,6 +270,11 @@ impl Sequence<'_> {
             over.retain(|d| *d == self.part || !self.g.dims.is_ragged(*d));
         }
         let whole = node.outs[0];
+        if self.viewed && self.g.dims_of(whole).iter().any(|d| self.g.dims.get(*d).routed.is_some())
+        {
+            out.push(node);
+            return;
+        }
         let ty = self.g.ty(whole).clone();
         let term = self.g.fresh(ty);
         let (origin, axes) = (node.origin, self.axes.to_vec());

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nrl_ir::cost::elements;
 use nrl_ir::plan::{ParamLayout, Plan, peak};
 use nrl_ir::program::{Program, Stage};
-use nrl_ir::{DType, DimId, Extent, Graph, Mesh, Op, ValueId};
+use nrl_ir::{DType, DimId, Extent, Graph, Op, ValueId};
 use peak::{Load, Offload};
 use serde::Serialize;
 use stack::{COMMUNICATORS, CONTEXT, Stack};
@@ -154,18 +154,20 @@ impl Setup<'_> {
         let precision = self.precisions.get(model).copied().unwrap_or(Precision::F32);
         let Some(class) = plan.classes.first() else { return vec![] };
         let g = &class.graph;
-        let count = |by: &dyn Fn(&ParamLayout) -> f64| weights(g, &plan.mesh, &plan.params, by);
+        let held = fullest(plan);
+        let count = |by: &dyn Fn(&ParamLayout) -> f64| weights(g, &plan.params, &held, by);
         let size = |axes: &[String]| plan.mesh.size_over(axes) as f64;
-        let held = count(&|l| 1.0 / size(&l.flat));
+        let stored = count(&|l| 1.0 / size(&l.flat));
         let width = if precision == Precision::Bf16 { 2.0 } else { 4.0 };
         let term = |name, number: f64, each: f64| Term {
             name,
             bytes: number * each,
             how: format!("{:.3} G parameters of {each} bytes", number / 1e9),
         };
-        let mut terms = vec![term("weights", held, width)];
+        let mut terms = vec![term("weights", stored, width)];
         if let Some(optimizer) = optimizer {
-            terms.push(term("gradients", held, 4.0));
+            let grads = count(&|l| 1.0 / size(&l.grads));
+            terms.push(term("gradients", grads, 4.0));
             let moments = self.program.optimizers[optimizer].state.len() as f64;
             let none = self.bf16_masters.get(optimizer) == Some(&true);
             let master = if precision == Precision::Bf16 && !none { 1.0 } else { 0.0 };
@@ -199,7 +201,7 @@ impl Setup<'_> {
             precision: self.precisions.get(model).copied().unwrap_or(Precision::F32),
             sizes: at_bounds(&class.graph, self.program.models[model].context),
             micro: usize::MAX,
-            chunks: 1,
+            chunks: plan.pipeline.as_ref().map_or(1, |p| p.chunks),
             moments,
             no_master: self.bf16_masters.get(optimizer) == Some(&true),
             selective: false,
@@ -211,13 +213,16 @@ impl Setup<'_> {
     }
 
     fn activations(&self, plan: &Plan, precision: Precision) -> Term {
-        let stages = plan.mesh.size("pp").max(1) as f64;
+        let stages = plan.stages() as f64;
+        // Interleaved, the first stage starts more micro-batches than it has chunks (Korthikanti et al. 2022).
+        let chunks = plan.pipeline.as_ref().map_or(1, |p| p.chunks) as f64;
+        let more = if chunks > 1.0 { 1.0 + (stages - 1.0) / (stages * chunks) } else { 1.0 };
         let bytes = |g: &Graph, v: ValueId| {
             let ty = g.ty(v);
             let number = elements(&g.dims, ty, &|d| g.dims.bound(d) as f64);
             // A stage of a pipeline saves for its layers, of as many micro-batches as stages follow:
             // together what one micro-batch saves in all layers.
-            number * value_bytes(g, v, precision)
+            more * number * value_bytes(g, v, precision)
         };
         let live = plan.classes.first().map_or(0.0, |c| peak(&c.graph, &c.frees, &bytes));
         let tokens: Vec<String> = plan
@@ -239,28 +244,26 @@ impl Setup<'_> {
     }
 }
 
-/// Parameters on the fullest rank, each scaled by `by` its layout. A stage of a pipeline holds its
-/// share of the repeated layers and, at worst, all that is outside of them before or after.
+/// Parameters on a rank that holds each `held` times, each scaled by `by` its layout.
 fn weights(
     g: &Graph,
-    mesh: &Mesh,
     layouts: &[ParamLayout],
+    held: &[usize],
     by: &dyn Fn(&ParamLayout) -> f64,
 ) -> f64 {
-    let stages = mesh.size("pp").max(1) as f64;
-    let (mut layers, mut before, mut after) = (0.0, 0.0, 0.0);
-    let (early, _) = uses(g);
-    for (i, p) in g.params.iter().enumerate() {
-        let Some(layout) = layouts.get(i) else { continue };
-        let local: f64 =
-            p.dims.iter().map(|d| g.dims.bound(*d) as f64).product::<f64>() * by(layout);
-        match &p.repeat {
-            Some((_, n)) => layers += local * (*n as f64 / stages).ceil(),
-            None if early.contains(&i) => before += local,
-            None => after += local,
-        }
-    }
-    if stages > 1.0 { layers + f64::max(before, after) } else { layers + before + after }
+    let local = |l: &ParamLayout| -> f64 {
+        g.param(l.param).dims.iter().map(|d| g.dims.bound(*d) as f64).product()
+    };
+    layouts.iter().zip(held).map(|(l, n)| local(l) * by(l) * *n as f64).sum()
+}
+
+/// How many times the stage with the most weights holds each parameter.
+fn fullest(plan: &Plan) -> Vec<usize> {
+    let Some(class) = plan.classes.first() else { return vec![] };
+    let stored = |l: &ParamLayout| 1.0 / plan.mesh.size_over(&l.flat) as f64;
+    let number = |held: &Vec<usize>| weights(&class.graph, &plan.params, held, &stored);
+    let stages = (0..plan.stages()).map(|s| plan.held(s));
+    stages.max_by(|a, b| number(a).total_cmp(&number(b))).unwrap_or_default()
 }
 
 /// Parameters that are read before the first loop over layers, and after it.
@@ -289,11 +292,13 @@ fn at_bounds(g: &Graph, context: usize) -> Sizes {
         let whole = g.dims.iter().find(|(_, d)| d.name == name && d.shard.is_none());
         whole.map_or(0.0, |(id, _)| g.dims.bound(id) as f64)
     };
-    let tokens = bound("tok");
+    // A rank of a ring has a share of the tokens.
+    let ring = crate::work::ring_of(g);
+    let tokens = ring * bound("tok");
     let longest = tokens.min(context as f64);
     Sizes {
         tokens,
-        scored: bound("act").min(tokens),
+        scored: (ring * bound("act")).min(tokens),
         sequences: bound("seq"),
         groups: bound("group"),
         context: longest / 2.0,
@@ -328,5 +333,5 @@ pub fn per_token(plan: &Plan, width: f64) -> f64 {
             }
         });
     }
-    bytes / plan.mesh.size("pp").max(1) as f64
+    bytes / plan.stages() as f64
 }

@@ -94,6 +94,7 @@ impl Profile {
     pub fn of(plan: &Plan, sizes: &Sizes, precision: Precision) -> Profile {
         let Some(class) = plan.classes.first() else { return Profile::default() };
         let g = &class.graph;
+        let sizes = &sizes.on_rank(g);
         let read = Read { g, sizes, precision };
         let mut out = Profile::default();
         for node in &g.body.nodes {

@@ -202,7 +202,9 @@ pub fn compiled(cut: Cut) -> Compiled {
             dims: vec![vec![]; dims],
             flat: axes(flat && !generating),
             state: axes(state && !generating),
+            grads: axes(flat && !generating),
             pending: axes(!flat),
+            copies: 1,
             reason: String::new(),
         };
         [(0, 1), (1, 2)].map(one).to_vec()
@@ -241,6 +243,7 @@ pub fn compiled(cut: Cut) -> Compiled {
             params,
             classes,
             collectives: vec![],
+            pipeline: None,
             cost: Default::default(),
             peak_bytes: 0.0,
         })
