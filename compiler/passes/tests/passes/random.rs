@@ -232,6 +232,7 @@ proptest! {
             dims: vec![DimRule { dim: "f".into(), axes: vec!["tp".into()] }],
             paths: vec![],
             batch: dp.clone(),
+            ring: vec![],
             state: if max_group.is_multiple_of(2) { State::Zero3(dp) } else { State::Zero1(dp) },
         };
         let s = shard(&back, &mesh, &rules).expect("legal");

@@ -277,7 +277,7 @@ fn problems_name_both_numbers() {
         (p.code, p.text.as_str()),
         ("heads-not-divisible", "9 attention heads cannot be split over tp = 2")
     );
-    assert_eq!(p.split.as_ref().map(|s| s.legal.clone()), Some(vec![1, 3]));
+    assert_eq!(p.split.as_ref().map(|s| s.legal.clone()), Some(vec![1, 3, 9]));
 
     let (g, _) = loss_graph(&Config { f: 9, ..Config::default() });
     let problems = shard(&g, &Mesh::new(&[("tp", 2)]), &Rules { dims: tp(), ..Rules::default() })

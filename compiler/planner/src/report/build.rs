@@ -155,7 +155,6 @@ fn memory(made: &Made<'_>) -> Memory {
         fits: stages.iter().all(|s| s.margin_bytes >= 0.0),
         tightest: tightest.and_then(|t| stages.iter().position(|s| s.name == t)),
         stages,
-        not_counted: nrl_driver::not_counted(c),
     }
 }
 

@@ -202,8 +202,6 @@ pub struct Memory {
     /// Index of the stage with the least left.
     pub tightest: Option<usize>,
     pub stages: Vec<Stage>,
-    /// Why some stages are missing.
-    pub not_counted: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -338,9 +338,6 @@ fn memory(r: &Report, width: usize) -> String {
             1,
         );
     }
-    for text in &m.not_counted {
-        out += &block("  missing", text, width);
-    }
     out
 }
 

@@ -273,8 +273,8 @@ fn the_next_item_recurrences_and_the_largest_few() {
         m.op(Op::Next { dim: d.tok, fill: 0.25 }, &[u]),
         m.op(Op::Recur { dim: d.tok, back: true }, &[u, c]),
         m.op(Op::Recur { dim: d.tok, back: false }, &[u, c]),
-        m.op(Op::TopK { dim: d.b, k: 2 }, &[x]),
-        m.op(Op::TopK { dim: d.a, k: 1 }, &[x]),
+        m.op(Op::TopK { dim: d.b, k: 2, groups: None }, &[x]),
+        m.op(Op::TopK { dim: d.a, k: 1, groups: None }, &[x]),
     ];
     let g =
         m.finish(&[("n", outs[0]), ("b", outs[1]), ("f", outs[2]), ("k", outs[3]), ("l", outs[4])]);
