@@ -43,6 +43,7 @@ pub struct Table {
 impl Table {
     /// Compiles every row of a table, on all cores.
     pub fn new(rows: Vec<Row>) -> Table {
+        let rows: Vec<Row> = rows.iter().map(recipe::filled).collect();
         let mut index: HashMap<String, usize> = HashMap::new();
         let mut wanted: Vec<(Asked, Vec<Row>)> = vec![];
         let mut cases: Vec<Result<usize, String>> = vec![];

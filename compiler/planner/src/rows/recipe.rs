@@ -46,8 +46,6 @@ pub struct Layout {
 /// The recipe of `row`.
 pub fn recipe(row: &Row) -> Result<Asked, String> {
     let gpus = row.gpus.ok_or("no number of GPUs")?;
-    let known = filled(row);
-    let row = &known;
     // Whether a recipe fits is reported without a length: the shortest that its examples use.
     let length =
         row.seq.or((row.metric == "fits").then_some(2048.0)).ok_or("no sequence length")?;
@@ -84,21 +82,20 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
         }
     }
     let _ = writeln!(r, "  mesh m = gpus axes ({})", axes.join(", "));
-    let _ = writeln!(r, "  policy = {call}");
-    let lora = row.task.contains("lora");
-    if lora {
+    if row.task.contains("lora") {
         let on = "wq, wk, wv, wo, gate, up, down";
-        let _ = writeln!(r, "  adapted = lora(policy, rank: 16, on: [{on}])");
+        let _ = writeln!(r, "  base = {call}\n  policy = lora(base, rank: 16, on: [{on}])");
+    } else {
+        let _ = writeln!(r, "  policy = {call}");
     }
     let _ = writeln!(r, "  place policy on m by {}", plan(row, &layout));
     let _ = writeln!(r, "  adam = optim.adamw(lr: 1e-4)");
     let _ = writeln!(r, "  rows = data.made(1000000 rows, i -> {{prompt: \"a\", answer: \"b\"}})");
     let budget = (layout.micro * length).round().max(1.0);
-    let trained = if lora { "adapted" } else { "policy" };
     let _ = writeln!(r, "  step {{\n    b = rows.take({batch:.0} samples)");
     let _ = writeln!(
         r,
-        "    update {trained} by adam in 1 update, {budget:.0} tokens/microbatch, minimising {{ sft.nll({trained}, b) }}\n  }}"
+        "    update policy by adam in 1 update, {budget:.0} tokens/microbatch, minimising {{ sft.nll(policy, b) }}\n  }}"
     );
     let _ = writeln!(r, "  assume lengths = always({length:.0} tokens)\n}}");
     let mut files = BTreeMap::from([("r.nrl".to_string(), r)]);
@@ -121,9 +118,14 @@ fn noted(note: &str, words: &str) -> Option<f64> {
     note.split(words).nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
-/// The row with the dims of a published model where it names one and gives none.
-fn filled(row: &Row) -> Row {
+/// The row with the settings that its source does not repeat: the dims of a published model where it names one and gives none.
+pub fn filled(row: &Row) -> Row {
     let mut row = row.clone();
+    if row.framework.contains("verl") && row.metric == "fits" {
+        // Its examples compute layers again and keep the optimizer on the host.
+        row.recompute = "full".into();
+        row.offload = "optimizer-cpu".into();
+    }
     if row.layers.is_some() {
         return row;
     }
