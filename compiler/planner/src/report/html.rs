@@ -236,9 +236,6 @@ fn memory(r: &Report, out: &mut String) {
         );
     }
     *out += "</tbody></table>\n";
-    for line in &r.memory.not_counted {
-        let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(line));
-    }
 }
 
 fn roofline(r: &Report, out: &mut String) {
