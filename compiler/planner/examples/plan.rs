@@ -10,6 +10,23 @@ impl nrl_base::Files for Disk {
 }
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if args[0] == "repl" {
+        let request = Request { path: args[1].clone(), ..Request::default() };
+        let (mut session, _) = nrl_planner::session::Session::new(&Disk, &request)
+            .map_err(|f| println!("{:?}", f.found))
+            .unwrap();
+        println!("{}", session.greeting());
+        for line in std::io::stdin().lines() {
+            let line = line.unwrap();
+            let t = std::time::Instant::now();
+            let a = session.line(&line);
+            println!("> {line}   [{:?}]\n{}", t.elapsed(), a.text);
+            if let Some((p, _)) = a.write {
+                println!("writes {p}");
+            }
+        }
+        return;
+    }
     let request = Request { path: args[0].clone(), ..Request::default() };
     let (input, found) = Input::open(&Disk, &request);
     for d in &found.found {

@@ -4,6 +4,8 @@
 //! fitted to rows. Everything is predicted from plans that the compiler makes.
 
 pub mod edit;
+pub mod explain;
 pub mod input;
 pub mod report;
 pub mod rows;
+pub mod session;

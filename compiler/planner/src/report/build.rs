@@ -95,7 +95,7 @@ fn model(c: &Compiled, i: usize) -> Model {
     groups.dedup();
     Model {
         name: m.name.clone(),
-        checkpoint,
+        checkpoint: checkpoint.map(|path| name_of(&path)),
         family: m.family.clone(),
         parameters: parameters(m),
         layers: groups.iter().map(|(_, n)| n).sum(),
@@ -108,8 +108,14 @@ fn model(c: &Compiled, i: usize) -> Model {
     }
 }
 
+/// `meta-llama/Llama-3.1-8B` of a path that ends so.
+fn name_of(path: &str) -> String {
+    let parts: Vec<&str> = path.trim_end_matches('/').rsplitn(3, '/').take(2).collect();
+    parts.into_iter().rev().collect::<Vec<_>>().join("/")
+}
+
 /// Is a model stored in bf16? A frozen copy is stored as what it copies.
-pub(super) fn bf16(c: &Compiled, model: usize) -> bool {
+pub fn bf16(c: &Compiled, model: usize) -> bool {
     let own = |i: usize| c.facts.models.get(i).is_some_and(|m| m.bf16);
     match c.program.models[model].weights {
         Weights::Frozen { of, .. } => own(of) || own(model),

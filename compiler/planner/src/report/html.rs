@@ -159,7 +159,7 @@ fn time(r: &Report, s: &Step, out: &mut String) {
     );
     section(&format!("A step{of}"), &note, out);
     *out += &picture::timeline(s);
-    *out += "<table><thead><tr><th>phase<th>seconds<th>interval<th>share<th>MFU<th>spent on<th>source</tr></thead><tbody>\n";
+    *out += "<div class=\"wide\"><table><thead><tr><th>phase<th>seconds<th>interval<th>share<th>MFU<th class=\"text\">spent on<th>source</tr></thead><tbody>\n";
     for p in &s.phases {
         let parts: Vec<String> =
             p.parts.iter().map(|x| format!("{} {}", x.name, seconds(x.seconds))).collect();
@@ -179,7 +179,7 @@ fn time(r: &Report, s: &Step, out: &mut String) {
             escaped(&p.seconds.word())
         );
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>\n";
 }
 
 fn pipelines(r: &Report, out: &mut String) {
@@ -202,17 +202,32 @@ fn pipelines(r: &Report, out: &mut String) {
     }
 }
 
+/// Meshes whose phases take turns on the same GPUs; those that run beside each other stand alone.
+fn lanes(s: &Step) -> Vec<Vec<&str>> {
+    let mut meshes: Vec<&str> = vec![];
+    for p in &s.phases {
+        if !meshes.contains(&p.mesh.as_str()) {
+            meshes.push(&p.mesh);
+        }
+    }
+    let end = |p: &Phase| p.start_seconds + p.seconds.value;
+    let apart = s.phases.windows(2).all(|w| w[1].start_seconds + 1e-9 >= end(&w[0]));
+    if apart { vec![meshes] } else { meshes.into_iter().map(|m| vec![m]).collect() }
+}
+
 fn memory(r: &Report, out: &mut String) {
     if r.memory.stages.is_empty() {
         return;
     }
-    section(
-        "Memory of the fullest GPU",
-        "In the order of the step; the line is what the device has.",
-        out,
-    );
+    let note = "Over the step, then stage by stage with its terms; the dashed line is what the device has.";
+    section("Memory of the fullest GPU", note, out);
+    for step in &r.steps {
+        for on in lanes(step) {
+            *out += &picture::memory_over_time(r, step, &on);
+        }
+    }
     *out += &picture::memory(r);
-    *out += "<table><thead><tr><th>stage<th>term<th>GiB<th>how</tr></thead><tbody>\n";
+    *out += "<div class=\"wide\"><table><thead><tr><th>stage<th>term<th>GiB<th class=\"text\">how</tr></thead><tbody>\n";
     for s in &r.memory.stages {
         for (i, t) in s.terms.iter().enumerate() {
             let name = if i == 0 { escaped(&s.name) } else { String::new() };
@@ -235,7 +250,8 @@ fn memory(r: &Report, out: &mut String) {
             gib(s.margin_bytes)
         );
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>
+";
 }
 
 fn roofline(r: &Report, out: &mut String) {
@@ -252,7 +268,7 @@ fn roofline(r: &Report, out: &mut String) {
     );
     section("Roofline", &note, out);
     *out += &picture::roofline(r, c);
-    *out += "<details><summary>Operations</summary><table><thead><tr><th>phase<th>operation<th>shape<th>runs<th>FLOP<th>bytes<th>seconds</tr></thead><tbody>\n";
+    *out += "<details><summary>Operations</summary><div class=\"wide\"><table><thead><tr><th>phase<th>operation<th class=\"text\">shape<th>runs<th>FLOP<th>bytes<th>seconds</tr></thead><tbody>\n";
     for o in &r.operations {
         let _ = writeln!(
             out,
@@ -266,7 +282,7 @@ fn roofline(r: &Report, out: &mut String) {
             seconds(o.seconds)
         );
     }
-    *out += "</tbody></table></details>\n";
+    *out += "</tbody></table></div></details>\n";
 }
 
 fn collectives(r: &Report, out: &mut String) {
@@ -274,7 +290,7 @@ fn collectives(r: &Report, out: &mut String) {
         return;
     }
     section("Collectives", "Per step on one rank; what computation hides is not taken off.", out);
-    *out += "<table><thead><tr><th>phase<th>collective<th>axes<th>ranks<th>link<th>calls<th>each<th>seconds</tr></thead><tbody>\n";
+    *out += "<div class=\"wide\"><table><thead><tr><th>phase<th>collective<th>axes<th>ranks<th>link<th>calls<th>each<th>seconds</tr></thead><tbody>\n";
     for c in &r.collectives {
         let _ = writeln!(
             out,
@@ -290,7 +306,7 @@ fn collectives(r: &Report, out: &mut String) {
             seconds(c.seconds)
         );
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>\n";
 }
 
 fn changes(r: &Report, out: &mut String) {
@@ -298,7 +314,7 @@ fn changes(r: &Report, out: &mut String) {
         return;
     }
     section("If you change", "Each line was compiled and forecast.", out);
-    *out += "<table><thead><tr><th>change<th>step<th>memory, GiB<th>fits<th>same mathematics?</tr></thead><tbody>\n";
+    *out += "<div class=\"wide\"><table><thead><tr><th class=\"text\">change<th>step<th class=\"text\">memory, GiB<th>fits<th class=\"text\">same mathematics?</tr></thead><tbody>\n";
     for c in &r.changes {
         let memory = c.memory.first().map_or("-".to_string(), |m| {
             format!("{} {} to {}", m.stage, gib(m.before_bytes), gib(m.after_bytes))
@@ -315,7 +331,7 @@ fn changes(r: &Report, out: &mut String) {
             escaped(&why)
         );
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>\n";
 }
 
 fn comparison(a: &Report, b: &Report, c: &Comparison, out: &mut String) {
@@ -325,7 +341,7 @@ fn comparison(a: &Report, b: &Report, c: &Comparison, out: &mut String) {
         out,
     );
     *out += &picture::side_by_side(a, b);
-    *out += "<table><thead><tr><th>of<th>what<th>this<th>other<th>difference</tr></thead><tbody>\n";
+    *out += "<div class=\"wide\"><table><thead><tr><th>of<th class=\"text\">what<th>this<th>other<th>difference</tr></thead><tbody>\n";
     for row in c.rows.iter().filter(|r| r.matters()) {
         let (left, right, difference) = row.cells();
         let _ = writeln!(
@@ -338,12 +354,12 @@ fn comparison(a: &Report, b: &Report, c: &Comparison, out: &mut String) {
             row.difference
         );
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>\n";
 }
 
 fn assumptions(r: &Report, out: &mut String) {
     section("Assumed", "", out);
-    *out += "<table><thead><tr><th>what<th>value<th>source<th>to replace it</tr></thead><tbody>\n";
+    *out += "<div class=\"wide\"><table><thead><tr><th class=\"text\">what<th>value<th>source<th class=\"text\">to replace it</tr></thead><tbody>\n";
     for a in &r.assumptions {
         let _ = writeln!(
             out,
@@ -355,7 +371,7 @@ fn assumptions(r: &Report, out: &mut String) {
             escaped(&a.help)
         );
     }
-    *out += "</tbody></table>\n";
+    *out += "</tbody></table></div>\n";
     if !r.not_modelled.is_empty() {
         let _ = writeln!(
             out,

@@ -13,7 +13,7 @@ mod picture;
 mod screen;
 pub mod words;
 
-pub use build::{Made, parameters};
+pub use build::{Made, bf16 as is_bf16, parameters};
 pub use changes::{Variant, changes, variants};
 pub use compare::{Comparison, Row};
 pub use data::*;

@@ -110,7 +110,8 @@ pub fn pipeline(p: &Pipeline) -> String {
         let y = 12.0 + row * stage as f64;
         out += &text(12.0, y + row * 0.68, "", "start", &format!("stage {stage}"));
     }
-    for t in &p.tasks {
+    let both = p.tasks.iter().any(|t| t.backward && t.end_seconds > t.start_seconds);
+    for t in p.tasks.iter().filter(|t| t.end_seconds > t.start_seconds) {
         let y = 12.0 + row * t.stage as f64;
         let (x, w) = (LEFT + t.start_seconds * scale, (t.end_seconds - t.start_seconds) * scale);
         let class = if t.backward { "backward" } else { "forward" };
@@ -128,7 +129,8 @@ pub fn pipeline(p: &Pipeline) -> String {
         }
     }
     let y = bottom + 38.0;
-    for (i, class) in ["forward", "backward"].iter().enumerate() {
+    let kinds = ["forward", "backward"];
+    for (i, class) in kinds.iter().take(1 + usize::from(both)).enumerate() {
         let x = LEFT + 110.0 * i as f64;
         out += &rect([x, y - 10.0, 12.0, 12.0], class, class);
         out += &text(x + 18.0, y, "", "start", class);
@@ -137,14 +139,63 @@ pub fn pipeline(p: &Pipeline) -> String {
     svg(y + 12.0, "schedule of a pipeline", &out)
 }
 
-/// Stages of a step beside each other, each a column of its terms.
-pub fn memory(r: &Report) -> String {
+/// Terms of all stages, in the order they come in.
+fn terms(r: &Report) -> Vec<&str> {
     let mut names: Vec<&str> = vec![];
     for t in r.memory.stages.iter().flat_map(|s| &s.terms) {
         if !names.contains(&t.name.as_str()) {
             names.push(&t.name);
         }
     }
+    names
+}
+
+/// What the fullest GPU of the meshes `on` holds while a step goes by, by term.
+pub fn memory_over_time(r: &Report, s: &Step, on: &[&str]) -> String {
+    let names = terms(r);
+    let phases: Vec<&Phase> = s.phases.iter().filter(|p| on.contains(&p.mesh.as_str())).collect();
+    let most = s.phases.iter().map(|p| p.start_seconds + p.seconds.value).fold(1e-9, f64::max);
+    let stage = |p: &Phase| r.memory.stages.iter().find(|m| m.name == p.name && m.mesh == p.mesh);
+    let all = || phases.iter().filter_map(|p| stage(p));
+    let limit = all().map(|m| m.device_bytes).fold(0.0, f64::max);
+    let high = all().map(|m| m.bytes).fold(limit, f64::max) * 1.08;
+    if limit == 0.0 {
+        return String::new();
+    }
+    let (top, bottom) = (14.0, 204.0);
+    let scale = (W - LEFT - RIGHT) / most;
+    let y = |b: f64| bottom - b / high * (bottom - top);
+    let mut out = seconds_axis(most, top, bottom);
+    out += &text(12.0, top + 14.0, "", "start", &on.join(", "));
+    out += &text(12.0, top + 30.0, "soft", "start", "GiB");
+    out += &text(LEFT - 8.0, y(limit) + 4.0, "soft", "end", &gib(limit));
+    for p in phases.iter() {
+        let Some(m) = stage(p) else { continue };
+        let (x, w) = (LEFT + p.start_seconds * scale, p.seconds.value * scale);
+        let mut sum = 0.0;
+        for t in &m.terms {
+            let class = names.iter().position(|n| *n == t.name).unwrap_or(0) % 8;
+            let title = format!("{}, {}: {} GiB ({})", m.name, t.name, gib(t.bytes), t.how);
+            let from = y(sum + t.bytes);
+            out += &rect([x, from, w, y(sum) - from], &format!("t{class}"), &title);
+            sum += t.bytes;
+        }
+        if holds(w) > 5 {
+            out += &text(x + w / 2.0, y(sum) - 5.0, "", "middle", &gib(m.bytes));
+        }
+    }
+    let line = y(limit);
+    let end = W - RIGHT;
+    let _ = writeln!(
+        out,
+        "<line x1=\"{LEFT}\" y1=\"{line:.1}\" x2=\"{end}\" y2=\"{line:.1}\" class=\"limit\"/>"
+    );
+    svg(bottom + 26.0, "memory over a step", &out)
+}
+
+/// Stages of a step beside each other, each a column of its terms.
+pub fn memory(r: &Report) -> String {
+    let names = terms(r);
     let stages = &r.memory.stages;
     let limit = stages.iter().map(|s| s.device_bytes).fold(0.0, f64::max);
     let most = stages.iter().map(|s| s.bytes).fold(limit, f64::max) * 1.05;
@@ -189,14 +240,14 @@ pub fn memory(r: &Report) -> String {
         out,
         "<line x1=\"{left}\" y1=\"{line:.1}\" x2=\"{right}\" y2=\"{line:.1}\" class=\"limit\"/>"
     );
-    out +=
-        &text(right + 6.0, line + 4.0, "", "start", &format!("{} has {}", device(r), gib(limit)));
+    let said = format!("{} has {}", device(r), gib(limit));
+    out += &text(left + 4.0, line - 5.0, "soft", "start", &said);
     for (i, name) in names.iter().enumerate() {
-        let v = top + 42.0 + 19.0 * i as f64;
+        let v = top + 14.0 + 19.0 * i as f64;
         out += &rect([right + 24.0, v - 10.0, 12.0, 12.0], &format!("t{}", i % 8), name);
         out += &text(right + 42.0, v, "", "start", name);
     }
-    let legend = top + 42.0 + 19.0 * names.len() as f64;
+    let legend = top + 14.0 + 19.0 * names.len() as f64;
     svg((bottom + 28.0).max(legend), "memory by stage and term", &out)
 }
 

@@ -1,0 +1,95 @@
+//! A run's own numbers beside the predicted ones.
+//!
+//! In: a `metrics.jsonl` of nrlc, or JSON lines with the timings of NeMo RL. Out: medians of the steps by phase, and
+//! how far the prediction is off.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{Answer, Session};
+use crate::report::words::seconds;
+
+/// Names of the seconds of each kind of phase: ours, then those of NeMo RL.
+const NAMES: [(&str, &[&str]); 5] = [
+    ("sample", &["seconds/generate", "timing/train/generation"]),
+    (
+        "score",
+        &[
+            "seconds/logprob",
+            "timing/train/policy_and_reference_logprobs",
+            "timing/train/logprob_inference",
+        ],
+    ),
+    ("update", &["seconds/update", "timing/train/policy_training"]),
+    (
+        "refit",
+        &[
+            "timing/train/weight_sync",
+            "timing/train/prepare_for_generation/transfer_and_update_weights",
+        ],
+    ),
+    ("step", &["seconds/step", "timing/train/total_step_time"]),
+];
+
+impl Session<'_> {
+    pub(super) fn compare(&self, file: &str) -> Answer {
+        if file.is_empty() {
+            return Answer::failed("write `compare runs/3/metrics.jsonl`");
+        }
+        let text = match self.files.read(file) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(why) => return Answer::failed(format!("cannot read {file}: {why}")),
+        };
+        let measured = medians(&text);
+        if measured.is_empty() {
+            let known: Vec<&str> = NAMES.iter().flat_map(|(_, all)| all.iter().copied()).collect();
+            let said = format!("{file} has no seconds of steps: one of {}", known.join(", "));
+            return Answer::failed(said);
+        }
+        let mut out = format!("{:<10} {:>10} {:>10} {:>8}\n", "", "predicted", "measured", "error");
+        for (kind, _) in NAMES {
+            let Some((real, steps)) = measured.get(kind) else { continue };
+            let predicted = self.predicted(kind);
+            let (shown, error) = match predicted {
+                Some(p) => (seconds(p), format!("{:+.0} %", 100.0 * (p / real - 1.0))),
+                None => ("-".into(), "-".into()),
+            };
+            let real = seconds(*real);
+            let _ = writeln!(out, "{kind:<10} {shown:>10} {real:>10} {error:>8}   {steps} steps");
+        }
+        Answer::said(out)
+    }
+
+    /// Seconds of all phases of a kind in a step.
+    fn predicted(&self, kind: &str) -> Option<f64> {
+        let step = self.report.steps.last()?;
+        if kind == "step" {
+            return Some(step.seconds.value);
+        }
+        let of: Vec<f64> =
+            step.phases.iter().filter(|p| p.kind == kind).map(|p| p.seconds.value).collect();
+        (!of.is_empty()).then(|| of.iter().sum())
+    }
+}
+
+/// The median of each kind and the number of its steps; the first step warms up and does not count.
+fn medians(text: &str) -> BTreeMap<&'static str, (f64, usize)> {
+    let mut all: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    for line in text.lines() {
+        let Ok(row) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        for (kind, names) in NAMES {
+            let found = names.iter().find_map(|n| row.get(n)?.as_f64());
+            if let Some(x) = found {
+                all.entry(kind).or_default().push(x);
+            }
+        }
+    }
+    let median = |mut all: Vec<f64>| {
+        if all.len() > 1 {
+            all.remove(0);
+        }
+        all.sort_by(f64::total_cmp);
+        (all[all.len() / 2], all.len())
+    };
+    all.into_iter().map(|(k, v)| (k, median(v))).collect()
+}
