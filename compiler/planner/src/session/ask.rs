@@ -184,7 +184,7 @@ impl Session<'_> {
         let per = facts.iter().find(|c| c.part_of.is_none()).map_or(8, |c| c.per_node.max(1));
         let nodes = gpus.div_ceil(per);
         let mut input: Input<'_> = self.input.clone();
-        if gpus % per != 0 || gpus < per {
+        if !gpus.is_multiple_of(per) || gpus < per {
             if gpus > per {
                 return Err(format!("nodes have {per}"));
             }
