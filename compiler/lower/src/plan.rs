@@ -153,7 +153,7 @@ impl<'a> Elab<'a, '_> {
                         None => 1,
                     };
                     let split = match split {
-                        Some(e) => Some(self.numbers(env, e)?),
+                        Some(e) => self.numbers(env, e)?,
                         None => None,
                     };
                     let (axis, span) = (axis.text.clone(), r.span);
@@ -227,8 +227,11 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// A list of whole numbers known now.
-    fn numbers(&mut self, env: &Env<'a>, e: &'a ast::Expr) -> El<Vec<usize>> {
+    fn numbers(&mut self, env: &Env<'a>, e: &'a ast::Expr) -> El<Option<Vec<usize>>> {
         let v = self.expr(env, e)?;
+        if v.is_none() {
+            return Ok(None);
+        }
         let Val::Const(nrl_ir::host::Value::List(items), _) = &v else {
             let kind = v.kind();
             let what = format!("a list of numbers of layers is needed, not {kind}");
@@ -238,7 +241,7 @@ impl<'a> Elab<'a, '_> {
         for i in items.iter() {
             out.push(self.whole(&Val::constant(i.clone()), e.span, "a number of layers")?);
         }
-        Ok(out)
+        Ok(Some(out))
     }
 }
 

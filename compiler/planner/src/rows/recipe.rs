@@ -238,11 +238,14 @@ fn plan(row: &Row, l: &Layout) -> String {
         "selective" => "selective",
         _ => "none",
     };
-    let megatron = format!(
-        "plans.megatron(sp: {}, recompute: {recompute}{})",
-        l.sp,
-        if l.vpp > 1 { format!(", chunks: {}", l.vpp) } else { String::new() }
-    );
+    let mut megatron = format!("plans.megatron(sp: {}, recompute: {recompute}", l.sp);
+    if l.vpp > 1 {
+        let _ = write!(megatron, ", chunks: {}", l.vpp);
+    }
+    if let Some(split) = split(row.layers.unwrap_or(0), l.pp * l.vpp) {
+        let _ = write!(megatron, ", split: {split:?}");
+    }
+    megatron.push(')');
     if l.fsdp == 1 {
         return megatron;
     }
@@ -255,6 +258,21 @@ fn plan(row: &Row, l: &Layout) -> String {
         (1, 1, 1, 1) => format!("{base}{again}"),
         _ => format!("{base}{again} * {megatron}"),
     }
+}
+
+/// Layers of each part where they do not divide: the parts with the head and the embedding get one less, as
+/// frameworks do that count those as layers, then the others from the end.
+fn split(layers: usize, parts: usize) -> Option<Vec<usize>> {
+    if parts <= 1 || layers.is_multiple_of(parts) || layers < parts {
+        return None;
+    }
+    let mut split = vec![layers.div_ceil(parts); parts];
+    let missing = parts * split[0] - layers;
+    let order = std::iter::once(parts - 1).chain(0..1).chain((1..parts - 1).rev());
+    for part in order.take(missing) {
+        split[part] -= 1;
+    }
+    Some(split)
 }
 
 /// `config.json` of the model, if it has one, and the call that makes it.
