@@ -30,7 +30,9 @@ pub fn known(row: &Row) -> Result<(), String> {
         | "model_tflops_per_gpu"
         | "hw_tflops_per_gpu"
         | "mfu"
-        | "hfu" => Ok(()),
+        | "hfu"
+        | "layer_fwd_time"
+        | "layer_bwd_time" => Ok(()),
         m if is_memory(m) => Ok(()),
         m => Err(format!("nothing predicts `{m}`")),
     }

@@ -10,7 +10,7 @@ use nrl_facts::ModelFacts;
 use nrl_sim::rates::Compute;
 use serde_json::{Value, json};
 
-use super::Row;
+use super::{Row, is_memory};
 
 /// What a row becomes.
 #[derive(Clone, Debug)]
@@ -49,7 +49,9 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
     // Whether a recipe fits is reported without a length: the shortest that its examples use.
     let length =
         row.seq.or((row.metric == "fits").then_some(2048.0)).ok_or("no sequence length")?;
-    let (cluster, per_node) = cluster(&row.gpu)?;
+    // Bytes are the same on any device.
+    let any = row.gpu == "unstated" && is_memory(&row.metric);
+    let (cluster, per_node) = cluster(if any { "H100" } else { &row.gpu })?;
     let layout = layout(row, gpus)?;
     let ways = (layout.dp * layout.fsdp) as f64;
     let batch = row
@@ -125,6 +127,12 @@ pub fn filled(row: &Row) -> Row {
         // Its examples compute layers again and keep the optimizer on the host.
         row.recompute = "full".into();
         row.offload = "optimizer-cpu".into();
+    }
+    if row.model.starts_with("mixtral-8x2b") {
+        // The README of mbridge lists its modules.
+        (row.hidden, row.heads, row.kv_heads) = (Some(2048), Some(16), Some(8));
+        (row.ffn, row.moe_ffn, row.vocab) = (Some(5440), Some(5440), Some(32000));
+        row.head_dim = "128".into();
     }
     if row.layers.is_some() {
         return row;
@@ -263,7 +271,7 @@ fn plan(row: &Row, l: &Layout) -> String {
 /// Layers of each part where they do not divide: the parts with the head and the embedding get one less, as
 /// frameworks do that count those as layers, then the others from the end.
 fn split(layers: usize, parts: usize) -> Option<Vec<usize>> {
-    if parts <= 1 || layers.is_multiple_of(parts) || layers < parts {
+    if parts <= 1 || layers.is_multiple_of(parts) {
         return None;
     }
     let mut split = vec![layers.div_ceil(parts); parts];
