@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use nrl_planner::rows::{Row, Table, Verdict, fit, read};
+use nrl_planner::rows::{Row, Table, Verdict, calibrate, fit, read};
 use nrl_sim::tables::Tables;
 
 /// Predicts every row of a table of measured runs, and says how far it is off
@@ -92,7 +92,7 @@ fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
     if args.half {
         let all = Table::new(rows.clone());
         let odd = |r: &Row| fit::half(r);
-        let fitted = tables.with(fit::tables(&all, "half", &odd).entries);
+        let fitted = tables.with(calibrate::tables(&all, "half", &odd).entries);
         let rest = Table::new(rows.into_iter().filter(|r| !fit::half(r)).collect());
         return Ok(Verdict::of(&rest, &fitted));
     }
@@ -105,13 +105,13 @@ fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
                 "no row to fit on: none has a source with `{on}` and without `{test}`"
             ));
         }
-        let fitted = fit::tables(&Table::new(known), on, &|_| true);
+        let fitted = calibrate::tables(&Table::new(known), on, &|_| true);
         let rest = Table::new(rows.into_iter().filter(tested).collect());
         return Ok(Verdict::of(&rest, &fitted));
     }
     let table = Table::new(rows);
     let Some(file) = &args.fit else { return Ok(Verdict::of(&table, &tables)) };
-    let fitted = fit::tables(&table, env!("CARGO_PKG_VERSION"), &|_| true);
+    let fitted = calibrate::tables(&table, env!("CARGO_PKG_VERSION"), &|_| true);
     let json = serde_json::to_string_pretty(&fitted).map_err(|e| e.to_string())?;
     std::fs::write(file, json + "\n")
         .map_err(|e| format!("cannot write {}: {e}", file.display()))?;

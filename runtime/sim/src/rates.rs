@@ -25,18 +25,27 @@ pub enum Compute {
 pub struct Rates {
     /// Share of the data sheet's FLOP/s that large products reach.
     pub product: f64,
-    /// FLOPs of a product at which its rate is half of that.
-    pub product_half: f64,
-    /// Share of the FLOP/s that attention reaches, forward and backward.
+    /// Size of each of the three dims of a product at which it takes twice as long as its FLOPs ask
+    /// for, on a device of 312 TFLOP/s; in proportion on faster ones.
+    pub half: f64,
+    /// Share of the gain of 8 and 4 bits that products keep.
+    pub low: f64,
+    /// Share of the FLOP/s that attention reaches, on the half of the square that causal attention needs.
     pub attention: f64,
-    pub attention_back: f64,
+    /// Bytes that attention moves per score, forward; twice that backward. 0 where scores stay on the chip; where
+    /// they do not, the whole square is computed.
+    pub scores: f64,
     /// Share of the memory's bytes/s that passes over memory reach.
     pub memory: f64,
-    /// Seconds that the host takes to launch a kernel.
+    /// Seconds that the host takes to launch what one item of work is.
     pub launch: f64,
+    /// Seconds that each pass of a layer of experts waits for the host to read where rows went.
+    pub routing: f64,
     /// Share of the links' bytes/s that collectives reach.
     pub link: f64,
     pub network: f64,
+    /// A ring that leaves a node uses `members in the node ^ ports` of the node's network ports.
+    pub ports: f64,
     /// Seconds of a collective of no bytes, per step of its ring.
     pub link_latency: f64,
     pub network_latency: f64,
@@ -44,26 +53,38 @@ pub struct Rates {
     pub overlap: f64,
     /// Share of the traffic of tensor parallelism that is hidden.
     pub tensor_overlap: f64,
+    /// Seconds that a stage takes to hand over, besides the bytes.
+    pub handover: f64,
+    /// Times the optimizer's bytes cross the memory.
+    pub update: f64,
     /// Seconds of a step besides all of this.
     pub fixed: f64,
+    /// A factor on all of it: what a version of the stack, or a kind of model on it, takes more.
+    pub factor: f64,
 }
 
 impl Default for Rates {
     fn default() -> Rates {
         Rates {
-            product: 0.70,
-            product_half: 2e9,
+            product: 0.75,
+            half: 120.0,
+            low: 0.6,
             attention: 0.45,
-            attention_back: 0.35,
-            memory: 0.75,
-            launch: 8e-6,
-            link: 0.75,
-            network: 0.75,
+            scores: 0.0,
+            memory: 0.6,
+            launch: 10e-6,
+            routing: 2e-4,
+            link: 0.65,
+            network: 0.65,
+            ports: 0.8,
             link_latency: 6e-6,
-            network_latency: 15e-6,
+            network_latency: 20e-6,
             overlap: 0.6,
             tensor_overlap: 0.0,
-            fixed: 0.02,
+            handover: 50e-6,
+            update: 1.0,
+            fixed: 0.01,
+            factor: 1.0,
         }
     }
 }
@@ -111,19 +132,27 @@ pub struct Speed<'a> {
     pub compute: Compute,
 }
 
+/// How sharply a pass takes the longer of what the device and the host need: the exponent of a norm.
+const SHARP: f64 = 8.0;
+
 impl Speed<'_> {
     fn peak(&self) -> f64 {
         let m = self.machine;
-        m.flops
-            * match self.compute {
-                Compute::Bf16 => 1.0,
-                Compute::Fp8 => m.fp8.max(1.0),
-                Compute::Fp4 => m.fp4.max(1.0),
-            }
+        let gain = match self.compute {
+            Compute::Bf16 => 1.0,
+            Compute::Fp8 => m.fp8.max(1.0),
+            Compute::Fp4 => m.fp4.max(1.0),
+        };
+        m.flops * (1.0 + (gain - 1.0) * self.rates.low)
     }
 
-    /// Seconds of items that run one after another; `group` finds the ranks of a collective.
-    pub fn items(&self, items: &[Item], group: &dyn Fn(&[String]) -> Group) -> Seconds {
+    /// Seconds of items that run one after another, and how many there are; `group` finds the ranks of a
+    /// collective. What the host adds comes by [`Speed::launched`].
+    pub fn items<'a>(
+        &self,
+        items: impl Iterator<Item = &'a Item>,
+        group: &dyn Fn(&[String]) -> Group,
+    ) -> (Seconds, f64) {
         let mut out = Seconds::default();
         let mut kernels = 0.0;
         for item in items {
@@ -131,42 +160,58 @@ impl Speed<'_> {
             match &item.kind {
                 Kind::Product { m, n: columns, k, batch } => {
                     out.product += n * self.product(*m, *columns, *k, *batch);
-                    kernels += n;
                 }
-                Kind::Attention { backward, .. } => {
-                    let share =
-                        if *backward { self.rates.attention_back } else { self.rates.attention };
-                    out.attention += item.flops() / (self.machine.flops * share);
-                    kernels += n;
-                }
-                Kind::Memory { bytes } => {
-                    out.memory += n * bytes / (self.machine.bandwidth * self.rates.memory);
-                    kernels += n;
-                }
+                Kind::Attention { .. } => out.attention += self.attention(item),
+                Kind::Memory { bytes } => out.memory += n * bytes / self.memory(),
                 Kind::Collective { kind, axes, bytes } => {
                     let g = group(axes);
                     let took = n * self.collective(*kind, *bytes, g);
                     match g.class {
-                        Class::None => {}
+                        Class::None => continue,
                         Class::Node => out.node += took,
                         Class::Network => out.network += took,
                     }
-                    kernels += n;
                 }
             }
+            kernels += n;
         }
-        // The host runs ahead of the device, or the device waits for it.
-        let busy = out.product + out.attention + out.memory;
-        out.launch = (kernels * self.rates.launch - busy).max(0.0);
-        out
+        (out, kernels)
     }
 
-    /// Seconds of a product: its rate grows with its size, and its operands cross the memory.
+    /// With the seconds that the device waits for the host, which runs ahead of it or does not.
+    pub fn launched(&self, seconds: Seconds, kernels: f64) -> Seconds {
+        let (device, host) = (seconds.sum(), kernels * self.rates.launch);
+        let longer = f64::max(device, host);
+        if longer <= 0.0 {
+            return seconds;
+        }
+        let norm = (device / longer).powf(SHARP) + (host / longer).powf(SHARP);
+        let launch = longer * norm.powf(1.0 / SHARP) - device;
+        Seconds { launch: seconds.launch + launch, ..seconds }
+    }
+
+    /// Bytes/s that passes over memory reach.
+    pub fn memory(&self) -> f64 {
+        self.machine.bandwidth * self.rates.memory
+    }
+
+    /// Seconds of a product: small dims leave units idle, and operands cross the memory.
     pub fn product(&self, m: f64, n: f64, k: f64, batch: f64) -> f64 {
-        let flops = 2.0 * m * n * k;
-        let rate = self.peak() * self.rates.product * flops / (flops + self.rates.product_half);
+        let idle = self.rates.half * self.machine.flops / 312e12 * (1.0 / m + 1.0 / n + 1.0 / k);
+        let seconds = 2.0 * m * n * k / (self.peak() * self.rates.product) * (1.0 + idle);
         let bytes = 2.0 * (m * k + k * n + m * n);
-        batch * f64::max(flops / rate, bytes / (self.machine.bandwidth * self.rates.memory))
+        batch * f64::max(seconds, bytes / self.memory())
+    }
+
+    /// Seconds of attention; where scores go to memory, those of the whole square do.
+    fn attention(&self, item: &Item) -> f64 {
+        let Kind::Attention { tokens, heads, context, backward, .. } = &item.kind else { return 0.0 };
+        let half = item.flops() / (self.machine.flops * self.rates.attention);
+        if self.rates.scores == 0.0 {
+            return half;
+        }
+        let scores = 2.0 * context * tokens * heads * if *backward { 2.0 } else { 1.0 };
+        2.0 * half + item.count * scores * self.rates.scores / self.memory()
     }
 
     /// Seconds of a collective of `bytes` on each rank of `g`.
@@ -181,8 +226,8 @@ impl Speed<'_> {
         let network = m.network * r.network;
         let (wire, latency) = match crossing {
             false => (link, r.link_latency),
-            // A ring for each member of a node, each over a network port of its own.
-            true => (link.min(network * g.inside as f64), r.network_latency),
+            // Rings of several members of a node share its network ports.
+            true => (link.min(network * (g.inside as f64).powf(r.ports)), r.network_latency),
         };
         let ring = (n - 1.0) / n;
         let latencies = (n - 1.0).min(2.0 * n.log2());
@@ -192,13 +237,18 @@ impl Speed<'_> {
             Collective::ReduceScatter
             | Collective::GatherWeights
             | Collective::ScatterGradients => ring * bytes / wire + latencies * latency,
-            Collective::Ring => (n - 1.0) * (bytes / wire + latency),
+            Collective::Ring => {
+                let next = if crossing { network.min(link) } else { link };
+                (n - 1.0) * (bytes / next + latency)
+            }
             Collective::AllToAll => {
                 let outside = (n - g.inside as f64) / n * bytes / network;
                 let inside = (g.inside as f64 - 1.0) / n * bytes / link;
                 latency + if crossing { outside.max(inside) } else { inside }
             }
-            Collective::Send => bytes / (if crossing { network } else { link }) + latency,
+            Collective::Send => {
+                bytes / (if crossing { network } else { link }) + latency + r.handover
+            }
         }
     }
 }

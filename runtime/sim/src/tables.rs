@@ -3,6 +3,8 @@
 //! In: the tables that ship, and those a user measured. Out: the rates that come nearest to a device, a stack and a number
 //! type, with how near that is.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::forecast::Source;
@@ -23,6 +25,46 @@ pub struct Entry {
     pub median: f64,
     pub p90: f64,
     pub rates: Rates,
+    /// Logarithms of what versions, number types and models take more, by [`Traits::keys`].
+    #[serde(default)]
+    pub factors: BTreeMap<String, f64>,
+}
+
+/// What the factors of an entry hang on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traits {
+    pub device: String,
+    /// `26.04` of `megatron-bridge 26.04`.
+    pub version: String,
+    pub compute: Compute,
+    /// Layers of experts.
+    pub experts: bool,
+    /// Name of the model; empty if it is none that was measured.
+    pub model: String,
+}
+
+impl Traits {
+    /// Keys of the factors that apply, a factor each.
+    pub fn keys(&self) -> Vec<String> {
+        let kind = if self.experts { "experts" } else { "dense" };
+        let (device, version, model) = (&self.device, &self.version, &self.model);
+        let mut keys = vec![
+            format!("{:?}", self.compute).to_lowercase(),
+            format!("{kind} {version}"),
+            format!("{kind} on {device}"),
+        ];
+        if !model.is_empty() {
+            keys.push(model.clone());
+            keys.push(format!("{model} on {device}"));
+            keys.push(format!("{model} on {device} {version}"));
+        }
+        keys
+    }
+
+    /// The logarithm of the product of the factors that apply.
+    pub fn sum(&self, factors: &BTreeMap<String, f64>) -> f64 {
+        self.keys().iter().filter_map(|k| factors.get(k)).sum()
+    }
 }
 
 /// A version of the shipped tables, or a user's.
@@ -62,19 +104,27 @@ impl Tables {
         self
     }
 
-    /// The nearest entry: the device matters most, then the family of the stack, the number type, the
-    /// version.
+    /// The rates for a stack whose model is not known.
     pub fn find(&self, device: &str, stack: &str, compute: Compute) -> Found {
+        self.find_for(stack, &Traits { device: device.into(), compute, ..Traits::default() })
+    }
+
+    /// The nearest entry, with its factors: the device matters most, then the family of the stack, then the number
+    /// type.
+    pub fn find_for(&self, stack: &str, traits: &Traits) -> Found {
         let near = |e: &Entry| {
             let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
-            8 * i32::from(same(&e.device, device))
+            let any = |x: &str| i32::from(x == "any");
+            8 * i32::from(same(&e.device, &traits.device))
                 + 4 * i32::from(same(family(&e.stack), family(stack)))
-                + 2 * i32::from(e.compute == compute)
+                + 2 * any(&e.stack)
+                + any(&e.device)
+                + i32::from(e.compute == traits.compute)
                 + i32::from(same(&e.stack, stack))
         };
         // Of equals the first counts.
         let best = self.entries.iter().rev().max_by_key(|e| near(e));
-        let Some(e) = best.filter(|e| near(e) >= 4) else {
+        let Some(e) = best.filter(|e| near(e) >= 3) else {
             let entry = "the data sheet".to_string();
             return Found {
                 rates: Rates::default(),
@@ -84,13 +134,16 @@ impl Tables {
             };
         };
         let (source, more) = match near(e) {
-            14.. => (Source::Calibrated, 1.0),
+            12.. => (Source::Calibrated, 1.0),
             8.. => (Source::Interpolated, 1.5),
             _ => (Source::Interpolated, 2.0),
         };
         let spread = (e.p90 * more).clamp(0.05, 0.6);
         let entry = format!("{} on {} ({} rows of {})", e.stack, e.device, e.rows, e.from);
-        Found { rates: e.rates.clone(), source, spread, entry }
+        let mut rates = e.rates.clone();
+        let version = stack.split_whitespace().nth(1).unwrap_or("").to_string();
+        rates.factor *= Traits { version, ..traits.clone() }.sum(&e.factors).exp();
+        Found { rates, source, spread, entry }
     }
 }
 
@@ -120,6 +173,7 @@ mod tests {
             median: 0.03,
             p90: 0.1,
             rates: Rates { product, ..Rates::default() },
+            factors: BTreeMap::new(),
         };
         let entries =
             vec![entry("H100", "a 1", 0.5), entry("H100", "a 2", 0.6), entry("B200", "a 2", 0.7)];

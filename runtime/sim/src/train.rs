@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::machine::{self, Group};
 use crate::pipeline::{Chunk, Pipeline};
-use crate::rates::{Seconds, Speed};
+use crate::rates::{Compute, Seconds, Speed};
 use crate::work::{Collective, Item, Kind, Region, Work};
 
 /// A pass, or an update, to be timed: what a plan gives, without the plan.
@@ -96,6 +96,22 @@ pub struct Took {
     pub flops: f64,
 }
 
+impl Took {
+    /// All seconds times `factor`.
+    fn times(self, factor: f64) -> Took {
+        Took {
+            seconds: self.seconds * factor,
+            forward: Seconds::default().plus(self.forward, factor),
+            backward: Seconds::default().plus(self.backward, factor),
+            bubble: self.bubble * factor,
+            gradients: self.gradients * factor,
+            optimizer: self.optimizer * factor,
+            fixed: self.fixed * factor,
+            flops: self.flops,
+        }
+    }
+}
+
 impl Job {
     /// Times the job.
     pub fn run(&self, speed: &Speed<'_>) -> Took {
@@ -117,14 +133,37 @@ impl Job {
         };
         if let Some(update) = &self.update {
             let sent: f64 = update.sums.iter().map(|s| s.seconds(speed, &group)).sum();
-            let hidden = speed.rates.overlap;
-            let room = hidden * took.backward.compute();
-            took.gradients = (sent - room).max((1.0 - hidden) * sent);
-            let rate = speed.machine.bandwidth * speed.rates.memory;
-            took.optimizer = update.state * update.bytes / rate;
+            // Beside the backward pass of the last micro-batch.
+            took.gradients = exposed(sent, busiest.backward.sum(), speed.rates.overlap);
+            took.optimizer = update.state * update.bytes * speed.rates.update / speed.memory();
         }
         took.seconds = span.seconds + took.gradients + took.optimizer + took.fixed;
-        took
+        took.times(speed.rates.factor)
+    }
+
+    /// Seconds of a forward and a backward of one layer of each group.
+    pub fn layers(&self, speed: &Speed<'_>) -> Vec<(f64, f64)> {
+        let each = self.work.layers.iter().map(|l| self.each(&l.each, speed).chunk());
+        each.map(|c| (c.forward * speed.rates.factor, c.backward * speed.rates.factor)).collect()
+    }
+
+    /// Bytes that a rank hands to the next stage: ranks that hold the same ones send a part each.
+    fn handed_over(&self) -> f64 {
+        let tp = ["tp".to_string()];
+        let sequence = |i: &Item| {
+            matches!(&i.kind, Kind::Collective { kind: Collective::ReduceScatter, axes, .. }
+                if axes[..] == tp)
+        };
+        let layers = self.work.layers.iter().flat_map(|l| &l.each.forward);
+        let cut = layers.into_iter().any(sequence);
+        self.work.boundary / if cut { 1.0 } else { self.mesh.size("tp") as f64 }
+    }
+
+    fn each(&self, region: &Region, speed: &Speed<'_>) -> Each {
+        Each {
+            forward: self.pass(&region.forward, speed),
+            backward: self.pass(&region.backward, speed),
+        }
     }
 
     /// The pipeline that the micro-batches go through.
@@ -134,7 +173,7 @@ impl Job {
 
     fn through(&self, stages: &[Vec<Each>], speed: &Speed<'_>) -> Pipeline {
         let handed = machine::group(&self.mesh, &["pp".to_string()], speed.machine.per_node);
-        let send = speed.collective(Collective::Send, self.work.boundary, handed);
+        let send = speed.collective(Collective::Send, self.handed_over(), handed);
         let chunks = stages.iter().map(|s| s.iter().map(Each::chunk).collect()).collect();
         Pipeline { chunks, send }
     }
@@ -142,50 +181,53 @@ impl Job {
     /// Seconds of each chunk of each stage.
     fn stages(&self, speed: &Speed<'_>) -> Vec<Vec<Each>> {
         let work = &self.work;
-        let group = |axes: &[String]| machine::group(&self.mesh, axes, speed.machine.per_node);
-        let time = |region: &Region, hidden: f64| Each {
-            forward: self.pass(&region.forward, speed, &group, hidden),
-            backward: self.pass(&region.backward, speed, &group, hidden),
-        };
-        let before = time(&work.before, 0.0);
-        let after = time(&work.after, 0.0);
+        let before = self.each(&work.before, speed);
+        // Head and loss stay in 16 bits.
+        let after = self.each(&work.after, &Speed { compute: Compute::Bf16, ..*speed });
         let layers: Vec<(usize, Each)> =
-            work.layers.iter().map(|l| (l.count, time(&l.each, speed.rates.overlap))).collect();
+            work.layers.iter().map(|l| (l.count, self.each(&l.each, speed))).collect();
         deal(&layers, &before, &after, self.mesh.size("pp"), self.chunks)
     }
 
     /// Seconds of items, with weights gathered and gradients scattered beside the computation.
-    fn pass(
-        &self,
-        items: &[Item],
-        speed: &Speed<'_>,
-        group: &dyn Fn(&[String]) -> Group,
-        hidden: f64,
-    ) -> Seconds {
-        let beside = |i: &&Item| {
-            matches!(
-                &i.kind,
-                Kind::Collective {
-                    kind: Collective::GatherWeights | Collective::ScatterGradients,
-                    ..
-                }
-            )
-        };
-        let own: Vec<Item> = items.iter().filter(|i| !beside(i)).cloned().collect();
-        let sent: Vec<Item> = items.iter().filter(beside).cloned().collect();
-        let mut s = speed.items(&own, group);
+    fn pass(&self, items: &[Item], speed: &Speed<'_>) -> Seconds {
+        let group = |axes: &[String]| machine::group(&self.mesh, axes, speed.machine.per_node);
+        let (mut s, kernels) = speed.items(items.iter().filter(|i| !beside(i)), &group);
         let keep = 1.0 - speed.rates.tensor_overlap;
         (s.node, s.network) = (s.node * keep, s.network * keep);
-        if !sent.is_empty() {
-            let t = speed.items(&sent, group);
-            let room = hidden * s.compute();
+        if items.iter().any(beside) {
+            let (t, _) = speed.items(items.iter().filter(|i| beside(i)), &group);
             let all = t.node + t.network;
-            let exposed = (all - room).max(0.0) / all.max(f64::MIN_POSITIVE);
-            s.node += exposed * t.node;
-            s.network += exposed * t.network;
+            let share = exposed(all, s.sum(), speed.rates.overlap) / all.max(f64::MIN_POSITIVE);
+            s.node += share * t.node;
+            s.network += share * t.network;
+        }
+        s = speed.launched(s, kernels);
+        if items.iter().any(routed) {
+            s.launch += speed.rates.routing;
         }
         s
     }
+}
+
+/// Does the item run on a stream of its own?
+fn beside(i: &Item) -> bool {
+    let Kind::Collective { kind, .. } = &i.kind else { return false };
+    matches!(kind, Collective::GatherWeights | Collective::ScatterGradients)
+}
+
+/// Does the item work on rows that a router sent?
+fn routed(i: &Item) -> bool {
+    match &i.kind {
+        Kind::Product { batch, .. } => *batch > 1.0,
+        Kind::Collective { kind, .. } => *kind == Collective::AllToAll,
+        _ => false,
+    }
+}
+
+/// Seconds of traffic that `work` seconds beside it do not hide, where `share` of it can be hidden.
+fn exposed(traffic: f64, work: f64, share: f64) -> f64 {
+    f64::max(traffic - share * work, (1.0 - share) * traffic)
 }
 
 impl Sum {

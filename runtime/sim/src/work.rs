@@ -322,6 +322,14 @@ impl Count<'_> {
                 put(Kind::Product { m: n, n: k, k: rows, batch: 1.0 });
                 put(Kind::Memory { bytes: 4.0 * rows * n });
             }
+            // Rows of a table, not the table; sums read what they add to.
+            Op::Index { .. } => put(Kind::Memory { bytes: 2.0 * self.bytes(node.outs[0]) }),
+            Op::ScatterAdd { .. } => {
+                let rows = node.args.iter().map(|v| self.bytes(*v));
+                let moved: f64 = rows.fold(0.0, f64::max);
+                let smallest = self.bytes(node.outs[0]).min(moved);
+                put(Kind::Memory { bytes: 3.0 * smallest })
+            }
             Op::AllReduce { op: ReduceOp::Sum | ReduceOp::Max, axes, .. } => {
                 put(self.sent(Collective::AllReduce, axes, self.bytes(node.args[0])))
             }
@@ -348,8 +356,6 @@ impl Count<'_> {
             | Op::Cast { .. }
             | Op::Broadcast { .. }
             | Op::Reduce { .. }
-            | Op::Index { .. }
-            | Op::ScatterAdd { .. }
             | Op::TopK { .. }
             | Op::Fit { .. }
             | Op::Next { .. }

@@ -41,7 +41,7 @@ fn operations(p: &Phase, job: &Job, times: f64, speed: &Speed<'_>, width: f64) -
             // Layers are dealt out to the stages of a pipeline.
             let layers = if n > 1.0 { n / stages } else { n };
             let count = layers * item.count * times * job.micro as f64;
-            let took = speed.items(std::slice::from_ref(&one), &none);
+            let (took, _) = speed.items([&one].into_iter(), &none);
             let seconds = count * (took.product + took.attention + took.memory);
             match out.iter_mut().find(|o| o.kind == kind && o.shape == shape) {
                 Some(o) => {

@@ -1,21 +1,37 @@
 //! Rates fitted to measured rows.
 //!
-//! In: a table, which of its rows to fit on. Out: the rates with the smallest error, found by moving one rate at a
-//! time (in factors, so that all stay positive) while that helps. The error is the mean of |log(predicted / measured)|, so that a few
-//! odd rows do not decide.
-
-use std::collections::BTreeMap;
+//! In: goals (a case and the seconds that were measured), where to start. Out: the rates with the smallest error. Rates move in
+//! logarithms, by damped least squares on `log(predicted / measured)` whose weights fall for rows that are far off; a rate
+//! that the rows do not tell stays where it was.
 
 use nrl_sim::rates::Rates;
-use nrl_sim::tables::{Entry, Tables};
 
 use super::{Case, Row, Table, metric};
 
 /// A row to fit: its case and the seconds that were measured.
+#[derive(Clone, Copy)]
 pub struct Goal<'a> {
     pub row: &'a Row,
     pub case: &'a Case,
     pub seconds: f64,
+    /// How much the row counts.
+    pub weight: f64,
+}
+
+impl Goal<'_> {
+    /// `log(predicted / measured)`.
+    pub fn off(&self, rates: &Rates) -> f64 {
+        (self.seconds_of(rates) / self.seconds).ln()
+    }
+
+    /// What the row measures, by the planner.
+    fn seconds_of(&self, rates: &Rates) -> f64 {
+        match (self.row.metric.as_str(), self.case.layer(rates)) {
+            ("layer_fwd_time", Some((forward, _))) => forward,
+            ("layer_bwd_time", Some((_, backward))) => backward,
+            _ => self.case.time(rates).seconds,
+        }
+    }
 }
 
 /// The rows of a table that measure time.
@@ -23,88 +39,171 @@ pub fn goals(table: &Table) -> Vec<Goal<'_>> {
     let rows = table.rows.iter().zip(&table.cases);
     rows.filter_map(|(row, case)| {
         let case = &table.all[*case.as_ref().ok()?];
-        let seconds = metric::measured_seconds(row, case)?;
-        (seconds > 0.0).then_some(Goal { row, case, seconds })
+        let seconds = match row.metric.as_str() {
+            "layer_fwd_time" | "layer_bwd_time" => row.value / 1e3,
+            _ => metric::measured_seconds(row, case)?,
+        };
+        (seconds > 0.0).then_some(Goal { row, case, seconds, weight: 1.0 })
     })
     .collect()
 }
 
-/// Mean of |log(predicted / measured)|.
-pub fn error(goals: &[&Goal<'_>], rates: &Rates) -> f64 {
-    let one = |g: &&Goal<'_>| (g.case.time(rates).seconds / g.seconds).ln().abs();
-    goals.iter().map(one).sum::<f64>() / goals.len().max(1) as f64
-}
-
-/// A rate by name: how to reach it, and between what it stays.
+/// A rate: how to reach it, and between what it stays.
 type Knob = (fn(&mut Rates) -> &mut f64, f64, f64);
 
 const KNOBS: &[Knob] = &[
     (|r| &mut r.product, 0.1, 1.0),
-    (|r| &mut r.product_half, 1e6, 1e11),
+    (|r| &mut r.half, 2.0, 2000.0),
+    (|r| &mut r.low, 0.05, 1.0),
     (|r| &mut r.attention, 0.02, 1.0),
-    (|r| &mut r.attention_back, 0.02, 1.0),
-    (|r| &mut r.memory, 0.1, 1.0),
+    (|r| &mut r.scores, 0.5, 80.0),
+    (|r| &mut r.memory, 0.05, 1.0),
     (|r| &mut r.launch, 1e-7, 1e-4),
+    (|r| &mut r.routing, 1e-6, 0.1),
     (|r| &mut r.link, 0.02, 1.0),
-    (|r| &mut r.network, 0.02, 1.0),
+    (|r| &mut r.network, 0.02, 1.2),
+    (|r| &mut r.ports, 0.05, 1.0),
     (|r| &mut r.link_latency, 1e-6, 1e-3),
     (|r| &mut r.network_latency, 1e-6, 1e-3),
     (|r| &mut r.overlap, 0.01, 0.99),
+    (|r| &mut r.handover, 1e-6, 1e-2),
+    (|r| &mut r.update, 0.1, 10.0),
     (|r| &mut r.fixed, 1e-4, 3.0),
 ];
 
-/// The rates with the smallest error on `goals`, starting from `from`.
-pub fn fit(goals: &[&Goal<'_>], from: &Rates) -> Rates {
-    let mut best = from.clone();
+/// Errors beyond this share count in proportion, not by their square.
+const USUAL: f64 = 0.05;
+
+/// The rates with the smallest error on `goals`, starting from `from`; moving a rate by a factor of e costs as much as
+/// a row that is off by `stay` times [`USUAL`].
+pub fn fit(goals: &[Goal<'_>], from: &Rates, stay: f64) -> Rates {
     if goals.is_empty() {
-        return best;
+        return from.clone();
     }
-    let mut least = error(goals, &best);
-    let mut step = 1.6f64;
-    while step > 1.01 {
+    let start = logs(from);
+    let (mut at, mut damping) = (start.clone(), 1e-2);
+    let mut off = offs(goals, &rates(from, &at));
+    let mut least = cost(goals, &off, &at, &start, stay);
+    for _ in 0..40 {
+        let slopes = slopes(goals, from, &at, &off);
         let before = least;
-        for (knob, low, high) in KNOBS {
-            for factor in [step, 1.0 / step] {
-                let mut tried = best.clone();
-                let x = knob(&mut tried);
-                *x = (*x * factor).clamp(*low, *high);
-                let e = error(goals, &tried);
-                if e < least {
-                    (best, least) = (tried, e);
-                }
+        while damping < 1e6 {
+            let step = step(goals, &slopes, &off, &at, &start, stay, damping);
+            let tried = clamped(&at, &step);
+            let now = offs(goals, &rates(from, &tried));
+            let c = cost(goals, &now, &tried, &start, stay);
+            if c < least {
+                (at, off, least) = (tried, now, c);
+                damping = (damping * 0.3).max(1e-6);
+                break;
             }
+            damping *= 4.0;
         }
-        if least > before * 0.999 {
-            step = step.sqrt();
+        if before - least < 1e-4 * before {
+            break;
         }
     }
-    best
+    rates(from, &at)
 }
 
-/// Tables fitted to the rows of `table` that `take` accepts: an entry per device, stack and number type.
-pub fn tables(table: &Table, version: &str, take: &dyn Fn(&Row) -> bool) -> Tables {
-    let all: Vec<Goal<'_>> = goals(table).into_iter().filter(|g| take(g.row)).collect();
-    let mut groups: BTreeMap<(String, String, String), Vec<&Goal<'_>>> = BTreeMap::new();
-    for g in &all {
-        let a = &g.case.asked;
-        let key = (g.case.update.machine.name.clone(), a.stack.clone(), format!("{:?}", a.compute));
-        groups.entry(key).or_default().push(g);
+/// Logarithms of the rates; 0 for those that are none, which stay so.
+fn logs(r: &Rates) -> Vec<f64> {
+    let log = |(knob, low, high): &Knob| {
+        let x = *knob(&mut r.clone());
+        if x > 0.0 { x.clamp(*low, *high).ln() } else { 0.0 }
+    };
+    KNOBS.iter().map(log).collect()
+}
+
+fn rates(from: &Rates, at: &[f64]) -> Rates {
+    let mut r = from.clone();
+    for ((knob, ..), x) in KNOBS.iter().zip(at) {
+        let rate = knob(&mut r);
+        if *rate > 0.0 {
+            *rate = x.exp();
+        }
     }
-    let shipped = Tables::shipped();
-    let entries = groups.into_iter().map(|((device, stack, _), goals)| {
-        let compute = goals[0].case.asked.compute;
-        let from = shipped.find(&device, &stack, compute).rates;
-        let rates = fit(&goals, &from);
-        let mut errors: Vec<f64> =
-            goals.iter().map(|g| (g.case.time(&rates).seconds / g.seconds - 1.0).abs()).collect();
-        errors.sort_by(f64::total_cmp);
-        let rank = |q: f64| errors[((errors.len() as f64 - 1.0) * q).round() as usize];
-        let source = goals[0].row.source.split(':').next().unwrap_or("").to_string();
-        let (median, p90) = (rank(0.5), rank(0.9));
-        let rows = goals.len();
-        Entry { device, stack, compute, rows, from: source, median, p90, rates }
-    });
-    Tables { version: version.to_string(), entries: entries.collect() }
+    r
+}
+
+fn clamped(at: &[f64], step: &[f64]) -> Vec<f64> {
+    let one = |((x, d), (_, low, high)): ((&f64, &f64), &Knob)| {
+        (x + d.clamp(-1.5, 1.5)).clamp(low.ln(), high.ln())
+    };
+    at.iter().zip(step).zip(KNOBS).map(one).collect()
+}
+
+fn offs(goals: &[Goal<'_>], r: &Rates) -> Vec<f64> {
+    goals.iter().map(|g| g.off(r) / USUAL).collect()
+}
+
+/// Squares near zero, in proportion far from it.
+fn cost(goals: &[Goal<'_>], off: &[f64], at: &[f64], start: &[f64], stay: f64) -> f64 {
+    let rows = goals.iter().zip(off).map(|(g, e)| g.weight * 2.0 * ((1.0 + e * e).sqrt() - 1.0));
+    let moved = at.iter().zip(start).map(|(x, s)| (stay * (x - s)).powi(2));
+    rows.sum::<f64>() + moved.sum::<f64>()
+}
+
+/// Change of each row's error with each rate.
+fn slopes(goals: &[Goal<'_>], from: &Rates, at: &[f64], off: &[f64]) -> Vec<Vec<f64>> {
+    let d = 1e-3;
+    let one = |k: usize| {
+        let mut moved = at.to_vec();
+        moved[k] += d;
+        let now = offs(goals, &rates(from, &moved));
+        now.iter().zip(off).map(|(a, b)| (a - b) / d).collect()
+    };
+    (0..at.len()).map(one).collect()
+}
+
+fn step(
+    goals: &[Goal<'_>],
+    slopes: &[Vec<f64>],
+    off: &[f64],
+    at: &[f64],
+    start: &[f64],
+    stay: f64,
+    damping: f64,
+) -> Vec<f64> {
+    let n = at.len();
+    let weights: Vec<f64> =
+        goals.iter().zip(off).map(|(g, e)| g.weight / (1.0 + e * e).sqrt()).collect();
+    let dot = |a: &[f64], b: &[f64]| -> f64 {
+        a.iter().zip(b).zip(&weights).map(|((x, y), w)| x * y * w).sum()
+    };
+    let mut m = vec![vec![0.0; n + 1]; n];
+    for i in 0..n {
+        for j in 0..n {
+            m[i][j] = dot(&slopes[i], &slopes[j]);
+        }
+        m[i][n] = -dot(&slopes[i], off) - stay * stay * (at[i] - start[i]);
+        m[i][i] = m[i][i] * (1.0 + damping) + stay * stay + 1e-9;
+    }
+    solved(m)
+}
+
+/// Solves linear equations, given as rows with the right side last, by elimination with pivots.
+pub fn solved(mut m: Vec<Vec<f64>>) -> Vec<f64> {
+    let n = m.len();
+    for i in 0..n {
+        let largest = (i..n).max_by(|a, b| m[*a][i].abs().total_cmp(&m[*b][i].abs()));
+        m.swap(i, largest.unwrap_or(i));
+        if m[i][i].abs() < 1e-300 {
+            continue;
+        }
+        for j in i + 1..n {
+            let f = m[j][i] / m[i][i];
+            for k in i..=n {
+                m[j][k] -= f * m[i][k];
+            }
+        }
+    }
+    let mut x = vec![0.0; n];
+    for i in (0..n).rev() {
+        let known: f64 = (i + 1..n).map(|k| m[i][k] * x[k]).sum();
+        x[i] = if m[i][i].abs() < 1e-300 { 0.0 } else { (m[i][n] - known) / m[i][i] };
+    }
+    x
 }
 
 /// Is a row in the half that is fitted on? Rows of one run are in the same half, whatever they measure.

@@ -49,9 +49,9 @@ pub fn measured_seconds(row: &Row, case: &Case) -> Option<f64> {
         "iter_time" => row.value,
         "tokens_per_s_per_gpu" => tokens / (row.value * gpus),
         "model_tflops_per_gpu" => flops() / (row.value * 1e12 * gpus),
-        "hw_tflops_per_gpu" => flops() * 4.0 / 3.0 / (row.value * 1e12 * gpus),
+        "hw_tflops_per_gpu" => (flops() + again(row, case)) / (row.value * 1e12 * gpus),
         "mfu" => flops() / (row.value / 100.0 * peak * gpus),
-        "hfu" => flops() * 4.0 / 3.0 / (row.value / 100.0 * peak * gpus),
+        "hfu" => (flops() + again(row, case)) / (row.value / 100.0 * peak * gpus),
         _ => return None,
     })
 }
@@ -79,12 +79,35 @@ pub fn says(row: &Row, case: &Case, took: &Took, rates: &Rates) -> Option<Says> 
 /// Model FLOPs of one sample, forward and backward, by the convention of the row's source.
 fn model_flops(row: &Row, case: &Case) -> f64 {
     let a = &case.asked;
-    let full = row.source.starts_with("mosaicml");
+    let full = full_square(row);
     let lora = row.task.contains("lora");
     let n = row_products(case);
     let attention = row_attention(case) * if full { 2.0 } else { 1.0 };
     let passes = if lora { 2.0 } else { 3.0 };
     passes * (n + attention) * a.length
+}
+
+/// Does the source count attention over the whole square?
+fn full_square(row: &Row) -> bool {
+    let half = ["megatron-bridge", "megatron bridge", "liger", "automodel", "prime-rl"];
+    let framework = row.framework.to_lowercase();
+    !half.iter().any(|h| framework.contains(h))
+}
+
+/// FLOPs of a batch that are computed again, where a metric counts them: layers, or their attention alone.
+fn again(row: &Row, case: &Case) -> f64 {
+    let tokens = case.asked.length * case.asked.batch;
+    let square = if full_square(row) { 2.0 } else { 1.0 };
+    let attention = row_attention(case) * square;
+    match row.recompute.as_str() {
+        "full" => {
+            let (job, ways) = (&case.update.job, ways(case));
+            let head = job.work.after.forward.iter().map(Item::flops).sum::<f64>() * ways;
+            (row_products(case) - head / case.update.tokens + attention) * tokens
+        }
+        "selective" => attention * tokens,
+        _ => 0.0,
+    }
 }
 
 /// FLOPs per token of the forward products of the whole model.
@@ -104,7 +127,11 @@ fn forward(case: &Case, want: &dyn Fn(&Item) -> bool) -> f64 {
         .regions()
         .map(|(r, n)| n * r.forward.iter().filter(|i| want(i)).map(Item::flops).sum::<f64>())
         .sum();
-    // Per rank of the model-parallel group, over the tokens of a micro-batch.
-    let ways = (job.mesh.size("tp") * job.mesh.size("cp")) as f64;
-    sum * ways / case.update.tokens
+    sum * ways(case) / case.update.tokens
+}
+
+/// Ranks that share the tokens of a micro-batch.
+fn ways(case: &Case) -> f64 {
+    let mesh = &case.update.job.mesh;
+    (mesh.size("tp") * mesh.size("cp")) as f64
 }

@@ -3,6 +3,7 @@
 //! In: a table. Out: for each row the prediction, its error and where the numbers come from, or the reason why
 //! the row cannot be said. Each row goes the way of a recipe: text, compiler, plan, simulator.
 
+pub mod calibrate;
 pub mod fit;
 mod memory;
 mod metric;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nrl_base::SourceMap;
 use nrl_driver::{Compiled, Options, Timed};
 use nrl_sim::rates::{Rates, Speed};
+use nrl_sim::tables::Traits;
 use nrl_sim::train::Took;
 
 pub use memory::Bytes;
@@ -85,10 +87,19 @@ impl Case {
     pub fn layer(&self, rates: &Rates) -> Option<(f64, f64)> {
         let Timed { job, machine, .. } = &self.update;
         let speed = Speed { machine, rates, compute: self.asked.compute };
-        let group = |axes: &[String]| nrl_sim::machine::group(&job.mesh, axes, machine.per_node);
-        let each = &job.work.layers.last()?.each;
-        let seconds = |items| speed.items(items, &group).sum();
-        Some((seconds(&each.forward), seconds(&each.backward)))
+        job.layers(&speed).pop()
+    }
+
+    /// What the factors of a calibration table hang on.
+    pub fn traits(&self, row: &Row) -> Traits {
+        let words: Vec<&str> = self.asked.stack.split_whitespace().collect();
+        Traits {
+            device: self.update.machine.name.clone(),
+            version: words.get(1).copied().unwrap_or("").to_string(),
+            compute: self.asked.compute,
+            experts: row.experts.is_some(),
+            model: row.model.to_lowercase(),
+        }
     }
 }
 

@@ -161,6 +161,9 @@ fn stack(framework: &str) -> String {
         ("megatron", "megatron"),
         ("llm-foundry", "llm-foundry"),
         ("torchtitan", "torchtitan"),
+        // Attention of FlashAttention 2 is far slower on what came after the A100.
+        ("flash_attention_2", "prime-rl-flash2"),
+        ("flash_attention_3", "prime-rl-flash3"),
         ("prime-rl", "prime-rl"),
         ("deepspeed", "deepspeed"),
         ("automodel", "automodel"),

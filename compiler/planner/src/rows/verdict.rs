@@ -145,8 +145,7 @@ fn line(table: &Table, row: &Row, case: &Result<usize, String>, tables: &Tables)
             return line;
         }
     };
-    let device = &case.update.machine.name;
-    let found = tables.find(device, &case.asked.stack, case.asked.compute);
+    let found = tables.find_for(&case.asked.stack, &case.traits(row));
     let took = case.time(&found.rates);
     match metric::says(row, case, &took, &found.rates) {
         Some(says) => {
