@@ -205,7 +205,9 @@ impl Speed<'_> {
 
     /// Seconds of attention; where scores go to memory, those of the whole square do.
     fn attention(&self, item: &Item) -> f64 {
-        let Kind::Attention { tokens, heads, context, backward, .. } = &item.kind else { return 0.0 };
+        let Kind::Attention { tokens, heads, context, backward, .. } = &item.kind else {
+            return 0.0;
+        };
         let half = item.flops() / (self.machine.flops * self.rates.attention);
         if self.rates.scores == 0.0 {
             return half;

@@ -12,8 +12,8 @@ use nrl_sim::tables::{Entry, Tables, Traits, family};
 use super::fit::{Goal, fit, goals, solved};
 use super::{Row, Table};
 
-/// Rows of one source beyond this many count less each, where sources are fitted together.
-const MANY: f64 = 20.0;
+/// Rows of one source beyond this many count less each, so that together they count as many.
+const MANY: f64 = 40.0;
 
 /// Tables fitted to the rows of `table` that `take` accepts.
 pub fn tables(table: &Table, version: &str, take: &dyn Fn(&Row) -> bool) -> Tables {
@@ -43,6 +43,11 @@ pub fn tables(table: &Table, version: &str, take: &dyn Fn(&Row) -> bool) -> Tabl
     Tables { version: version.to_string(), entries }
 }
 
+/// How much rates are held where they began when `rows` are fitted: the fewer the rows, the more.
+fn hold(rows: usize) -> f64 {
+    (40.0 / rows as f64).sqrt().clamp(0.3, 1.5)
+}
+
 /// Scores of attention went through memory in these: their kernels were not fused.
 fn unfused(stack: &str) -> bool {
     matches!(stack, "megatron-deepspeed" | "megatron-2022")
@@ -50,9 +55,9 @@ fn unfused(stack: &str) -> bool {
 
 /// Entries of one family: one per device, and one for devices that nobody measured it on.
 fn stack_entries(stack: &str, goals: &[Goal<'_>], from: &Rates) -> Vec<Entry> {
-    let mut goals = goals.to_vec();
+    let mut goals = weighed(goals);
     let measured: Vec<f64> = goals.iter().map(|g| g.seconds).collect();
-    let mut rates = fit(&goals, from, 0.3);
+    let mut rates = fit(&goals, from, hold(goals.len()));
     let mut factors = BTreeMap::new();
     let versions: Vec<&str> = goals.iter().map(|g| g.case.asked.stack.as_str()).collect();
     if versions.iter().any(|v| *v != versions[0]) {
@@ -65,14 +70,14 @@ fn stack_entries(stack: &str, goals: &[Goal<'_>], from: &Rates) -> Vec<Entry> {
             for g in &mut goals {
                 g.seconds /= traits(g).sum(&factors).exp();
             }
-            rates = fit(&goals, from, 0.3);
+            rates = fit(&goals, from, hold(goals.len()));
         }
     }
     let mut out = vec![];
     let each = grouped(&goals, |g| g.case.update.machine.name.clone());
     for (device, own) in &each {
         let own_rates =
-            if each.len() == 1 { rates.clone() } else { fit(own, &rates, 0.3) };
+            if each.len() == 1 { rates.clone() } else { fit(own, &rates, 2.0 * hold(own.len())) };
         out.push((device.clone(), own.clone(), own_rates));
     }
     out.push(("any".to_string(), goals.clone(), rates));
@@ -125,11 +130,11 @@ fn grouped<'a>(
 /// The same with rows of sources that have many of them counting less.
 fn weighed<'a>(goals: &[Goal<'a>]) -> Vec<Goal<'a>> {
     let mut counts: BTreeMap<String, f64> = BTreeMap::new();
-    let source = |g: &Goal<'_>| family(&g.case.asked.stack).to_string();
+    let source = |g: &Goal<'_>| g.row.source.split(':').next().unwrap_or("").to_string();
     for g in goals {
         *counts.entry(source(g)).or_default() += 1.0;
     }
-    let weight = |g: &Goal<'_>| (MANY / counts[&source(g)].max(MANY)).sqrt();
+    let weight = |g: &Goal<'_>| MANY / counts[&source(g)].max(MANY);
     goals.iter().map(|g| Goal { weight: weight(g), ..*g }).collect()
 }
 

@@ -57,14 +57,27 @@ pub struct Verdict {
 impl Verdict {
     /// Predicts every row with the nearest rates of `tables`.
     pub fn of(table: &Table, tables: &Tables) -> Verdict {
-        let lines: Vec<Line> = table
-            .rows
-            .iter()
-            .zip(&table.cases)
-            .map(|(row, case)| line(table, row, case, tables))
-            .collect();
+        let lines = table.rows.iter().zip(&table.cases);
+        let lines = lines.map(|(row, case)| line(table, row, case, tables)).collect();
+        Verdict::summed(table, lines, &|_| true)
+    }
+
+    /// The part of the verdict on rows of which `keep` is true.
+    pub fn of_lines(self, table: &Table, keep: &[bool]) -> Verdict {
+        let mut part = Verdict::summed(table, self.lines, &|i| keep[i]);
+        let mut i = 0;
+        part.lines.retain(|_| {
+            i += 1;
+            keep[i - 1]
+        });
+        part.said = part.lines.iter().filter(|l| l.predicted.is_some()).count();
+        part.not_said = part.lines.len() - part.said;
+        part
+    }
+
+    fn summed(table: &Table, lines: Vec<Line>, take: &dyn Fn(usize) -> bool) -> Verdict {
         let mut groups: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
-        for (i, l) in lines.iter().enumerate().filter(|(_, l)| l.error.is_some()) {
+        for (i, l) in lines.iter().enumerate().filter(|(i, l)| take(*i) && l.error.is_some()) {
             groups.entry((origin(&l.source), l.metric.clone())).or_default().push(i);
         }
         let summaries = groups
