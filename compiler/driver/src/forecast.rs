@@ -410,8 +410,16 @@ fn timed(c: &Compiled, pass: &Pass, all: &Counted<'_>, optimizer: Option<usize>)
         Update::of(plan, mesh, 4.0, weight, 4.0 + 8.0 * (moments + 1.0) + weight)
     });
     let work = Work::of(plan, &sizes, precision);
-    let chunks = 1;
-    let job = Job { work, mesh: mesh.clone(), micro: micro as usize, chunks, update };
+    let pipeline = plan.pipeline.as_ref();
+    let layers = |p: &nrl_ir::plan::Part| p.layers.iter().map(|(_, n)| n).sum();
+    let job = Job {
+        work,
+        mesh: mesh.clone(),
+        micro: micro as usize,
+        chunks: pipeline.map_or(1, |p| p.chunks),
+        split: pipeline.map(|p| p.parts.iter().map(layers).collect()),
+        update,
+    };
     Some(Timed { job, machine, times: all.updates as f64, tokens })
 }
 

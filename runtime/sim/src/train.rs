@@ -21,6 +21,8 @@ pub struct Job {
     pub micro: usize,
     /// Chunks of layers per stage: 1, or more if the pipeline is interleaved.
     pub chunks: usize,
+    /// Layers of each part of the model, in its order, where they are not dealt out evenly.
+    pub split: Option<Vec<usize>>,
     /// What an optimizer does at the end; `None` for a pass alone.
     pub update: Option<Update>,
 }
@@ -186,7 +188,8 @@ impl Job {
         let after = self.each(&work.after, &Speed { compute: Compute::Bf16, ..*speed });
         let layers: Vec<(usize, Each)> =
             work.layers.iter().map(|l| (l.count, self.each(&l.each, speed))).collect();
-        deal(&layers, &before, &after, self.mesh.size("pp"), self.chunks)
+        let split = self.split.as_deref().unwrap_or_default();
+        deal(&layers, &before, &after, self.mesh.size("pp"), self.chunks, split)
     }
 
     /// Seconds of items, with weights gathered and gradients scattered beside the computation.
@@ -196,7 +199,11 @@ impl Job {
         let keep = 1.0 - speed.rates.tensor_overlap;
         (s.node, s.network) = (s.node * keep, s.network * keep);
         if items.iter().any(beside) {
-            let (t, _) = speed.items(items.iter().filter(|i| beside(i)), &group);
+            let (mut t, _) = speed.items(items.iter().filter(|i| beside(i)), &group);
+            if self.mesh.size("pp") > 1 {
+                // Under a pipeline weights stay gathered from the first micro-batch to the last.
+                t = Seconds::default().plus(t, 1.0 / self.micro as f64);
+            }
             let all = t.node + t.network;
             let share = exposed(all, s.sum(), speed.rates.overlap) / all.max(f64::MIN_POSITIVE);
             s.node += share * t.node;
@@ -277,6 +284,7 @@ fn deal(
     after: &Each,
     pp: usize,
     chunks: usize,
+    split: &[usize],
 ) -> Vec<Vec<Each>> {
     let parts = pp * chunks.max(1);
     let total: usize = layers.iter().map(|(n, _)| n).sum();
@@ -284,7 +292,8 @@ fn deal(
     let mut first = 0;
     for part in 0..parts {
         // Uneven numbers give the earlier parts one more.
-        let count = total / parts + usize::from(part < total % parts);
+        let even = total / parts + usize::from(part < total % parts);
+        let count = split.get(part).copied().unwrap_or(even);
         let slot = &mut stages[part % pp][part / pp];
         let mut start = 0;
         for (n, each) in layers {

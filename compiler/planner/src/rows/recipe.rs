@@ -171,6 +171,9 @@ fn stack(framework: &str) -> String {
     ];
     let family = known.iter().find(|(k, _)| text.contains(k)).map_or("other", |(_, f)| f);
     let version = text.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
+    // Kernels of attention differ more than versions do.
+    let kernel = text.split("flash_attention_").nth(1).map(|k| format!(" fa{k}"));
+    let version = version.map(|v| format!("{v}{}", kernel.unwrap_or_default()));
     match version {
         Some(v) => format!("{family} {v}"),
         None => family.to_string(),
@@ -220,6 +223,8 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
     let all = gpus / cut;
     let gathers = ["torchtitan", "prime-rl", "full_shard", "zero-3", "fsdp", "automodel"];
     let fsdp = match row.fsdp {
+        // Its weights stay whole between micro-batches.
+        _ if row.framework.contains("Meta") => 1,
         Some(n) if n > 1 => n.min(all),
         None if gathers.iter().any(|f| row.framework.to_lowercase().contains(f)) => all,
         _ => 1,
@@ -230,17 +235,13 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
         // Off by default in the Megatron of 2021 and in Megatron-DeepSpeed.
         _ => tp > 1 && !row.framework.contains("DeepSpeed") && !row.framework.contains("2021"),
     };
-    Ok(Layout {
-        tp,
-        pp,
-        vpp: one(row.vpp),
-        cp,
-        ep,
-        dp: all / fsdp,
-        fsdp,
-        sp,
-        micro: row.mbs.unwrap_or(1.0),
-    })
+    let vpp = if row.framework.contains("Meta") { 8 } else { one(row.vpp) };
+    let mut micro = row.mbs.unwrap_or(1.0);
+    if pp > 1 && row.framework.contains("torchtitan") {
+        // The column is the batch of a rank, cut into as many parts as there are stages.
+        micro = (micro / (pp * vpp) as f64).max(1.0);
+    }
+    Ok(Layout { tp, pp, vpp, cp, ep, dp: all / fsdp, fsdp, sp, micro })
 }
 
 fn plan(row: &Row, l: &Layout) -> String {
