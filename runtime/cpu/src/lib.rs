@@ -10,5 +10,5 @@ pub mod logprob;
 pub mod simd;
 mod threads;
 
-pub use executor::CpuEngine;
+pub use executor::{Counted, Counter, CpuEngine};
 pub use threads::Threads;

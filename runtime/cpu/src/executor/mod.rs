@@ -6,6 +6,7 @@
 
 mod along;
 mod code;
+mod counted;
 mod index;
 mod pool;
 mod product;
@@ -28,6 +29,7 @@ use nrl_runtime::engine::{
 use crate::jit::Jit;
 use crate::threads::Threads;
 use code::Ready;
+pub use counted::{Counted, Counter};
 use pool::Pool;
 use run::{Run, Tools};
 use value::{Given, failed};
@@ -38,11 +40,18 @@ const PIECE: usize = 1 << 15;
 /// Makes cpu devices; all share one cache of compiled kernels.
 pub struct CpuEngine {
     jit: Result<Arc<Jit>, String>,
+    counter: Option<Counter>,
 }
 
 impl CpuEngine {
     pub fn new() -> CpuEngine {
-        CpuEngine { jit: Jit::new().map(Arc::new) }
+        CpuEngine { jit: Jit::new().map(Arc::new), counter: None }
+    }
+
+    /// An engine whose devices count what they do, and the totals.
+    pub fn counting() -> (CpuEngine, Counter) {
+        let counter = Counter::default();
+        (CpuEngine { counter: Some(counter.clone()), ..CpuEngine::new() }, counter)
     }
 }
 
@@ -65,6 +74,8 @@ impl Engine for CpuEngine {
                 pool: Pool::default(),
                 ropes: HashMap::new(),
                 piece: vec![],
+                counter: self.counter.clone(),
+                multiplied: 0,
             },
             ready: vec![],
         })

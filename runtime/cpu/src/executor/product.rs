@@ -56,7 +56,7 @@ fn merged(space: &Space, dims: &[DimId], group: &[DimId]) -> Result<Option<usize
     Ok(Some(stride.unwrap_or(1)))
 }
 
-/// `out (+)= a b`, summed over `over`.
+/// `out (+)= a b`, summed over `over`; how many numbers were multiplied.
 pub fn contract<'x>(
     space: &mut Space,
     threads: &Threads,
@@ -65,7 +65,7 @@ pub fn contract<'x>(
     mut b: Named<'x>,
     over: &[DimId],
     out: Target,
-) -> Result<(), EngineError> {
+) -> Result<usize, EngineError> {
     let ragged = |space: &Space, x: &Named, other: &Named| {
         x.dims
             .iter()
@@ -115,8 +115,10 @@ pub fn contract<'x>(
         return products(space, threads, a, b, &groups, out);
     }
     let mut copy = pool.take(space.count(&result)?);
-    products(space, threads, a, b, &groups, Target { data: &mut copy, dims: &result, add: false })?;
-    walk::spread(space, &copy, &result, out.dims, out.data, out.add)
+    let target = Target { data: &mut copy, dims: &result, add: false };
+    let multiplied = products(space, threads, a, b, &groups, target)?;
+    walk::spread(space, &copy, &result, out.dims, out.data, out.add)?;
+    Ok(multiplied)
 }
 
 fn products(
@@ -126,7 +128,7 @@ fn products(
     b: Named,
     g: &Groups,
     out: Target,
-) -> Result<(), EngineError> {
+) -> Result<usize, EngineError> {
     let stride = |space: &Space, dims: &[DimId], group: &[DimId]| {
         Ok::<_, EngineError>(merged(space, dims, group)?.unwrap_or(1))
     };
@@ -137,15 +139,17 @@ fn products(
     let (or, oc) = (stride(space, out.dims, &g.rows)?, stride(space, out.dims, &g.cols)?);
     let batch = space.shape(&g.batch)?;
     if shape.m == 0 || shape.n == 0 || batch.contains(&0) {
-        return Ok(());
+        return Ok(0);
     }
     let moves = |space: &mut Space, dims: &[DimId]| walk::steps(space, &g.batch, dims, None);
     let (sa, sb, so) = (moves(space, a.dims)?, moves(space, b.dims)?, moves(space, out.dims)?);
+    let mut multiplied = 0;
     walk::each(&batch, &[&sa, &sb, &so], |o| {
         let left = View { data: &a.data[o[0].min(a.data.len())..], row: ar, col: ac };
         let right = View { data: &b.data[o[1].min(b.data.len())..], row: br, col: bc };
         let into = ViewMut { data: &mut out.data[o[2]..], row: or, col: oc };
         gemm(threads, shape, into, out.add, left, right);
+        multiplied += shape.m * shape.n * shape.k;
     });
-    Ok(())
+    Ok(multiplied)
 }

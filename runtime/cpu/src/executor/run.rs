@@ -9,6 +9,7 @@ use nrl_ir::{Block, DType, DimId, Node, Op, ParamId, ValueId};
 use nrl_runtime::engine::{Bindings, Comm, EngineError, HostTensor, KvCache, ParamStore};
 
 use super::code::{BlockCode, KernelCall, Ready, Step};
+use super::counted::Counter;
 use super::index::{self, Part, Table};
 use super::pool::{Buffer, Pool};
 use super::product::{Named, Target, contract};
@@ -24,6 +25,10 @@ pub struct Tools {
     pub ropes: HashMap<Vec<u64>, Table>,
     /// A piece of logits.
     pub piece: Vec<f32>,
+    /// Where to count what runs do, if it is to be counted.
+    pub counter: Option<Counter>,
+    /// Multiplications of contractions since they were last counted.
+    pub multiplied: usize,
 }
 
 pub struct Run<'a> {
@@ -79,7 +84,14 @@ impl<'a> Run<'a> {
     pub fn block(&mut self, block: &Block, code: &BlockCode) -> Result<(), EngineError> {
         for (node, step) in block.nodes.iter().zip(&code.steps) {
             if !step.done {
-                self.node(node, step)?;
+                match self.tools.counter.clone() {
+                    None => self.node(node, step)?,
+                    Some(counter) => {
+                        let read = self.operands(node);
+                        self.node(node, step)?;
+                        self.count(&counter, node, step, &read)?;
+                    }
+                }
             }
             for v in &step.dies {
                 self.values.slots[v.0 as usize] = None;
@@ -387,15 +399,17 @@ impl<'a> Run<'a> {
         let (x, y) = (self.values.numbers(node.args[0])?, self.values.numbers(node.args[1])?);
         let (x, y) = (Named { data: x, dims: dims.0 }, Named { data: y, dims: dims.1 });
         let Tools { threads, pool, .. } = &*self.tools;
+        let mut multiplied = 0;
         if let Some((slot, param, mut g)) = grad {
             let graph = self.space.graph;
             let target = Target { data: &mut g, dims: &graph.param(param).dims, add: true };
-            contract(&mut self.space, threads, pool, x, y, over, target)?;
+            multiplied = contract(&mut self.space, threads, pool, x, y, over, target)?;
             self.grads[slot] = g;
         } else if let Some(out) = &mut out {
             let target = Target { data: out, dims: dims.2, add: false };
-            contract(&mut self.space, threads, pool, x, y, over, target)?;
+            multiplied = contract(&mut self.space, threads, pool, x, y, over, target)?;
         }
+        self.tools.multiplied += multiplied;
         if let Some(out) = out {
             self.set(node.outs[0], out);
         }

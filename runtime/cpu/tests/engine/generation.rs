@@ -10,7 +10,7 @@ use nrl_runtime::engine::KvCache;
 use crate::data::*;
 use crate::llama::{Config, Head, Ids, build};
 
-fn bind(g: &Graph, i: &Ids, parts: &[&[usize]], bases: &[usize], slots: &[usize]) -> Bindings {
+pub fn bind(g: &Graph, i: &Ids, parts: &[&[usize]], bases: &[usize], slots: &[usize]) -> Bindings {
     let mut tok = vec![0];
     parts.iter().for_each(|p| tok.push(tok[tok.len() - 1] + p.len()));
     let ids: Vec<f64> = parts.iter().flat_map(|p| p.iter().map(|x| *x as f64)).collect();
