@@ -9,7 +9,7 @@ use nrl_sim::forecast::Source;
 use nrl_sim::tables::Tables;
 use serde::Serialize;
 
-use super::{Row, Table, metric};
+use super::{Row, Table, is_memory, metric};
 
 /// A measured row and what is said of it.
 #[derive(Clone, Debug, Serialize)]
@@ -43,6 +43,13 @@ pub struct Summary {
     /// Of pairs of layouts of one model on as many devices that differ by more than 5 %: the share that is
     /// put in the right order, and the number of such pairs.
     pub ranking: Option<(f64, usize)>,
+}
+
+impl Summary {
+    /// Is the metric one of seconds, or of a rate?
+    pub fn is_time(&self) -> bool {
+        !is_memory(&self.metric)
+    }
 }
 
 /// A whole table.
