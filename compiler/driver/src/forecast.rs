@@ -20,7 +20,8 @@ use crate::{Compiled, fits};
 /// What is taken for granted.
 #[derive(Clone, Debug, Default)]
 pub struct Assume {
-    /// The software that runs: `megatron`, `fsdp2`; by the plan if `None`.
+    /// The software that runs, by the family of its calibration: `megatron-bridge`, `torchtitan`; by the plan if
+    /// `None`.
     pub stack: Option<String>,
     /// Number type of products.
     pub compute: Compute,
@@ -95,7 +96,7 @@ pub fn machine_of(c: &Compiled, mesh: usize) -> Option<Machine> {
 /// The software that plans like those of the recipe stand for.
 fn stack_of(c: &Compiled) -> &'static str {
     let gathered = c.plans.iter().any(|p| p.params.iter().any(|l| !l.flat.is_empty()));
-    if gathered { "fsdp2" } else { "megatron" }
+    if gathered { "torchtitan" } else { "megatron-bridge" }
 }
 
 struct Cast<'a> {
