@@ -124,13 +124,6 @@ fn megatron_core() {
         (four("pp: 2, dp: rest"), 87.08, 92.26),
     ] {
         let p = peak(&case, &stack, 4, false);
-        println!(
-            "{} {} {:.2} {:.2} {p}",
-            case.axes,
-            allocated,
-            p.allocated() / GIB,
-            p.reserved() / GIB
-        );
         close(case.axes, allocated, p.allocated(), 2.0, &p);
         close(case.axes, reserved, p.reserved(), 5.0, &p);
     }

@@ -191,7 +191,7 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
                 );
             }
             if let Some(x) = groups
-                && (x.count == 0 || size % x.count != 0 || x.keep * (size / x.count) < *k)
+                && (x.count == 0 || !size.is_multiple_of(x.count) || x.keep * (size / x.count) < *k)
             {
                 return err(
                     &[0],

@@ -1,5 +1,7 @@
 //! Tables of measured runs: reading, what cannot be said, and errors on the published rows where they are at hand.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use nrl_planner::rows::{Row, Table, Verdict, fit, read};
 use nrl_sim::tables::Tables;
 

@@ -89,7 +89,7 @@ impl Layout {
                 if size % n == 0 {
                     continue;
                 }
-                let fits = |s: &usize| nq % s == 0 && (nkv % s == 0 || s % nkv == 0);
+                let fits = |s: &usize| nq % s == 0 && (nkv % s == 0 || s.is_multiple_of(nkv));
                 let legal: Vec<usize> = (1..=nq).filter(fits).collect();
                 let mut p =
                     uneven("heads-not-divisible", what, g, dim, size, self.axes(q), n, legal);

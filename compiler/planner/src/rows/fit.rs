@@ -191,11 +191,11 @@ pub fn solved(mut m: Vec<Vec<f64>>) -> Vec<f64> {
         if m[i][i].abs() < 1e-300 {
             continue;
         }
-        for j in i + 1..n {
-            let f = m[j][i] / m[i][i];
-            for k in i..=n {
-                m[j][k] -= f * m[i][k];
-            }
+        let (above, below) = m.split_at_mut(i + 1);
+        let pivot = &above[i];
+        for row in below {
+            let f = row[i] / pivot[i];
+            row.iter_mut().zip(pivot).skip(i).for_each(|(x, p)| *x -= f * p);
         }
     }
     let mut x = vec![0.0; n];
