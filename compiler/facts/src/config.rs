@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Experts, ModelFacts};
+use crate::{Experts, Latent, ModelFacts};
 
 /// Reads the dims of a `config.json`; a model with several inputs keeps them in `text_config`.
 pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
@@ -50,6 +50,15 @@ pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
         sliding_window: number(&["sliding_window"]).filter(|_| flag("use_sliding_window", true)),
         experts: experts(config),
         latent_attention: latent,
+        latent: number(&["kv_lora_rank"]).and_then(|kv| {
+            Some(Latent {
+                q: number(&["q_lora_rank"]).filter(|q| *q > 0),
+                kv,
+                rope: number(&["qk_rope_head_dim"])?,
+                nope: number(&["qk_nope_head_dim"])?,
+                value: number(&["v_head_dim"])?,
+            })
+        }),
         linear_heads: keys.zip(number(&["linear_num_value_heads"])),
         attention_layers: None,
         multimodal: inner.is_some() || whole.get("vision_config").is_some(),
@@ -90,6 +99,7 @@ fn scaling(value: &Value) -> Option<String> {
         ("low_freq_factor", "low"),
         ("high_freq_factor", "high"),
         ("original_max_position_embeddings", "orig"),
+        ("mscale", "mscale"),
     ];
     let words = short
         .iter()
@@ -113,6 +123,7 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
         "Qwen2ForCausalLM" => "qwen2",
         "Qwen3ForCausalLM" => "qwen3",
         "Qwen3MoeForCausalLM" => "qwen3_moe",
+        "DeepseekV3ForCausalLM" => "deepseek_v3",
         _ => return None,
     };
     let mut config = Map::new();
@@ -138,7 +149,21 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
     if let Some(text) = &m.rope_scaling {
         put("rope_scaling", rope(text)?);
     }
-    if let Some(e) = m.experts {
+    if let Some(l) = m.latent {
+        put("q_lora_rank", json!(l.q.unwrap_or(0)));
+        put("kv_lora_rank", json!(l.kv));
+        put("qk_rope_head_dim", json!(l.rope));
+        put("qk_nope_head_dim", json!(l.nope));
+        put("v_head_dim", json!(l.value));
+    }
+    if let (Some(e), "deepseek_v3") = (m.experts, kind) {
+        put("n_routed_experts", json!(e.number));
+        put("num_experts_per_tok", json!(e.top_k));
+        put("moe_intermediate_size", json!(e.ffn));
+        put("n_shared_experts", json!(e.shared_ffn / e.ffn));
+        put("first_k_dense_replace", json!(e.first_dense));
+        put("norm_topk_prob", json!(true));
+    } else if let Some(e) = m.experts {
         put("num_experts", json!(e.number));
         put("num_experts_per_tok", json!(e.top_k));
         put("moe_intermediate_size", json!(e.ffn));
@@ -159,6 +184,7 @@ fn rope(text: &str) -> Option<Value> {
             "low" => "low_freq_factor",
             "high" => "high_freq_factor",
             "orig" => "original_max_position_embeddings",
+            "mscale" => "mscale",
             _ => return None,
         };
         let number: f64 = number.parse().ok()?;

@@ -37,6 +37,8 @@ pub struct ModelFacts {
     pub experts: Option<Experts>,
     /// Whether keys and values are kept as one latent vector.
     pub latent_attention: bool,
+    /// Its sizes.
+    pub latent: Option<Latent>,
     /// Key and value heads of gated-delta (linear attention) layers.
     pub linear_heads: Option<(u64, u64)>,
     /// Layers with full attention, where they are not all.
@@ -63,6 +65,19 @@ pub struct Experts {
     pub shared_ffn: u64,
     /// Dense layers before the first layer with experts.
     pub first_dense: u64,
+}
+
+/// Sizes of latent attention (DeepSeek-V2, 2024).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Latent {
+    /// Rank of the queries; none if they are made in one product.
+    pub q: Option<u64>,
+    /// Size of the vector that keys and values are kept as.
+    pub kv: u64,
+    /// Parts of a head of keys with and without positions, and size of a head of values.
+    pub rope: u64,
+    pub nope: u64,
+    pub value: u64,
 }
 
 /// The facts of a published checkpoint.

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::{Experts, ModelFacts};
+use crate::{Experts, Latent, ModelFacts};
 
 static TABLE: LazyLock<Vec<ModelFacts>> = LazyLock::new(|| rows(include_str!("../models.csv")));
 
@@ -73,12 +73,28 @@ fn row(r: &Row<'_>) -> Option<ModelFacts> {
         sliding_window: r.number("sliding_window"),
         experts,
         latent_attention: r.text("mla").is_some(),
+        latent: r.text("mla").and_then(latent),
         linear_heads,
         attention_layers: r.number("attention_layers"),
         multimodal: r.flag("multimodal"),
         params_b: r.float("params_b").zip(r.float("active_b")),
         eos: r.text("eos").unwrap_or("").split('|').filter_map(|id| id.parse().ok()).collect(),
         source: r.text("source").unwrap_or("").to_string(),
+    })
+}
+
+/// Sizes of `q_lora 1536; kv_lora 512; rope 64; nope 128; v 128`.
+fn latent(text: &str) -> Option<Latent> {
+    let size = |name: &str| {
+        let of = |part: &str| part.trim().strip_prefix(name)?.trim().parse::<u64>().ok();
+        text.split(';').find_map(of)
+    };
+    Some(Latent {
+        q: size("q_lora"),
+        kv: size("kv_lora")?,
+        rope: size("rope")?,
+        nope: size("nope")?,
+        value: size("v ")?,
     })
 }
 
