@@ -9,3 +9,4 @@ pub mod input;
 pub mod report;
 pub mod rows;
 pub mod session;
+pub mod steps;

@@ -1,16 +1,20 @@
 //! What a plan costs on a machine that is not here.
 //!
 //! In: a compiled program, its plans and the devices that its meshes stand for. Out: bytes per rank
-//! of each stage, by term, at the bounds that the recipe states. The numbers come from walking the
-//! plans that an engine would run; nothing is measured and nothing runs.
+//! of each stage, by term, at the bounds that the recipe states; seconds of its phases. The numbers come from walking the
+//! plans that an engine would run, and generation from events over a law of lengths; nothing is measured and nothing runs.
 
 pub mod forecast;
 pub mod generate;
+pub mod lengths;
 pub mod machine;
 mod memory;
 pub mod pipeline;
 pub mod rates;
 pub mod tables;
+pub mod refit;
+pub mod rl_step;
+pub mod rollout;
 pub mod train;
 pub mod work;
 
