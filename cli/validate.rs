@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use nrl_planner::rows::{Row, Table, Verdict, calibrate, fit, read};
+use nrl_planner::steps::{self, Stacks};
 use nrl_sim::tables::Tables;
 
 /// Predicts every row of a table of measured runs, and says how far it is off
 #[derive(clap::Args, Debug)]
 pub struct ValidateArgs {
-    /// Tables of measured values, a row each: model, layout, machine, metric, value
+    /// Tables of measured values, a row each (model, layout, machine, metric, value), or of whole steps
     #[arg(value_name = "ROWS.csv", required = true)]
     pub files: Vec<PathBuf>,
     /// Prints text, or one JSON object
@@ -74,8 +75,22 @@ fn text(path: &Path) -> Result<String, String> {
 
 fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
     let mut rows = vec![];
+    let mut steps = Verdict::default();
     for file in &args.files {
-        rows.extend(read(&text(file)?).map_err(|e| format!("{}: {e}", file.display()))?);
+        let text = text(file)?;
+        let told = |e: String| format!("{}: {e}", file.display());
+        if steps::is_steps(&text) {
+            let report = steps::validate(&text, &Stacks::shipped()?).map_err(told)?;
+            steps = steps.join(steps::verdict(&report, args.source.as_deref()));
+        } else {
+            rows.extend(read(&text).map_err(told)?);
+        }
+    }
+    if !steps.lines.is_empty() && (args.half || args.fit.is_some() || args.fit_on.is_some()) {
+        return Err("rates are fitted to tables of single values, not to whole steps".into());
+    }
+    if rows.is_empty() && !steps.lines.is_empty() {
+        return Ok(steps);
     }
     if let Some(only) = &args.source {
         rows.retain(|r| r.source.contains(only.as_str()));
@@ -110,7 +125,7 @@ fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
         return Ok(Verdict::of(&rest, &fitted));
     }
     let table = Table::new(rows);
-    let Some(file) = &args.fit else { return Ok(Verdict::of(&table, &tables)) };
+    let Some(file) = &args.fit else { return Ok(Verdict::of(&table, &tables).join(steps)) };
     let fitted = calibrate::tables(&table, env!("CARGO_PKG_VERSION"), &|_| true);
     let json = serde_json::to_string_pretty(&fitted).map_err(|e| e.to_string())?;
     std::fs::write(file, json + "\n")

@@ -8,6 +8,7 @@ mod passes;
 mod row;
 mod shape;
 mod stack;
+mod verdict;
 
 use nrl_sim::lengths::Lengths;
 use nrl_sim::refit::{Held, Placement, Refit, Transport, refit};
@@ -19,6 +20,7 @@ pub use passes::{Mesh, Pass, Passes};
 pub use row::{Backend, Row, read};
 pub use shape::Shape;
 pub use stack::{Stack, Stacks};
+pub use verdict::verdict;
 
 /// One number beside its measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,7 +40,11 @@ impl Compared {
 /// A row and what was said of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
+    /// Line of the table.
+    pub line: usize,
     pub row: Row,
+    /// Whether the stack's rates are those of this very version.
+    pub known: bool,
     pub step: RlStep,
     /// `step`, then the phases that the row states.
     pub compared: Vec<Compared>,
@@ -63,11 +69,16 @@ impl Report {
     }
 }
 
+/// Whether `text` is a table of steps: one that is has a column for the seconds of one.
+pub fn is_steps(text: &str) -> bool {
+    text.lines().next().is_some_and(|header| header.split(',').any(|name| name == "step_s"))
+}
+
 /// Predicts every row of `text`.
 pub fn validate(text: &str, stacks: &Stacks) -> Result<Report, String> {
     let mut report = Report::default();
     for (line, row) in read(text)? {
-        match row.and_then(|row| judge(row, stacks)) {
+        match row.and_then(|row| judge(line, row, stacks)) {
             Ok(judged) => report.judged.push(judged),
             Err(why) => report.left_out.push((line, why)),
         }
@@ -75,7 +86,7 @@ pub fn validate(text: &str, stacks: &Stacks) -> Result<Report, String> {
     Ok(report)
 }
 
-fn judge(row: Row, stacks: &Stacks) -> Result<Judged, String> {
+fn judge(line: usize, row: Row, stacks: &Stacks) -> Result<Judged, String> {
     let step = predict(&row, stacks)?;
     let scored = step.seconds("logprob") + step.seconds("reference");
     let pairs = [
@@ -91,7 +102,8 @@ fn judge(row: Row, stacks: &Stacks) -> Result<Judged, String> {
             m.map(|measured| Compared { phase, predicted, measured })
         })
         .collect();
-    Ok(Judged { row, step, compared })
+    let known = row.version.starts_with(&stacks.find(&row.version, row.backend)?.version);
+    Ok(Judged { line, row, known, step, compared })
 }
 
 /// Tokens of a prompt, assumed: the tables count 100 to 130 more tokens per sample than were generated.
@@ -184,3 +196,6 @@ fn refit_seconds(row: &Row, shape: &Shape, stack: &Stack, device: &stack::Device
     };
     refit(&r, &stack.paths(device, placement)).iter().map(|e| e.seconds).sum()
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,10 +11,10 @@ pub mod machine;
 mod memory;
 pub mod pipeline;
 pub mod rates;
-pub mod tables;
 pub mod refit;
 pub mod rl_step;
 pub mod rollout;
+pub mod tables;
 pub mod train;
 pub mod work;
 

@@ -53,7 +53,7 @@ impl Summary {
 }
 
 /// A whole table.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     pub lines: Vec<Line>,
     pub summaries: Vec<Summary>,
@@ -93,6 +93,15 @@ impl Verdict {
             .collect();
         let said = lines.iter().filter(|l| l.predicted.is_some()).count();
         Verdict { not_said: lines.len() - said, said, summaries, lines }
+    }
+
+    /// This verdict and then the other.
+    pub fn join(mut self, other: Verdict) -> Verdict {
+        self.lines.extend(other.lines);
+        self.summaries.extend(other.summaries);
+        self.said += other.said;
+        self.not_said += other.not_said;
+        self
     }
 
     /// The summaries, the rows that are furthest off, and the rows that cannot be said with their reasons.

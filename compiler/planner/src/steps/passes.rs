@@ -114,7 +114,7 @@ impl Pass<'_> {
         let routing = d.expert_layers / stages * r.expert_layer * self.device.host;
         t += routing * self.launches(work, trains);
         if let Some(seen) = r.gathers {
-            t += seen * self.gathered(once) * self.shape.dims.params / stages / m.tp as f64;
+            t += seen * self.gathered(trains) * self.shape.dims.params / stages / m.tp as f64;
         }
         let cut = if m.cp > 1 { r.cut_sequence * tokens.len() as f64 / m.dp as f64 } else { 0.0 };
         t * (micro + stages - 1.0) + cut
@@ -150,9 +150,11 @@ impl Pass<'_> {
         t
     }
 
-    /// Seconds per weight of gathering it for every pass, and of summing its gradient, over dp.
-    fn gathered(&self, passes: f64) -> f64 {
-        2.0 * passes * (1.0 - 1.0 / self.mesh.dp as f64) / self.between()
+    /// Seconds per weight of gathering it over dp for every pass, in two bytes, and of summing its gradient, in
+    /// four.
+    fn gathered(&self, trains: bool) -> f64 {
+        let bytes = if trains { 8.0 } else { 2.0 };
+        bytes * (1.0 - 1.0 / self.mesh.dp as f64) / self.between()
     }
 
     /// Bytes per second between ranks of dp.

@@ -21,6 +21,8 @@ pub enum Backend {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub version: String,
+    /// Where the numbers are published.
+    pub source: String,
     pub model: String,
     pub gpu: String,
     pub fp8: bool,
@@ -121,6 +123,7 @@ impl Cells<'_> {
         let delay = self.delay()?;
         let row = Row {
             version: version.to_string(),
+            source: self.text("source").unwrap_or("").to_string(),
             model,
             gpu: self.text("gpu")?.to_string(),
             fp8: self.text("precision") == Ok("FP8"),
@@ -168,7 +171,7 @@ impl Cells<'_> {
         let (tp, cp) = (axis("y_tp", "train_tp"), axis("y_cp", "train_cp"));
         let (ep, pp) = (axis("y_ep", "train_ep"), axis("y_pp", "train_pp"));
         let part = tp * cp * pp;
-        if part > gpus || gpus % part != 0 {
+        if part > gpus || !gpus.is_multiple_of(part) {
             return Err(format!("{gpus} GPUs are no multiple of tp {tp} x cp {cp} x pp {pp}"));
         }
         Ok(Mesh { tp, cp, ep, pp, dp: gpus / part })

@@ -101,7 +101,7 @@ impl Stacks {
     pub fn find(&self, version: &str, backend: Backend) -> Result<&Stack, String> {
         let wanted = number(version);
         let of = || self.stacks.iter().filter(|s| s.backend == backend);
-        let before = of().filter(|s| number(&s.version) <= wanted).last();
+        let before = of().rfind(|s| number(&s.version) <= wanted);
         before.or_else(|| of().next()).ok_or_else(|| format!("no rates for {backend:?}"))
     }
 }
