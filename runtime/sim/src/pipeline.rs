@@ -58,7 +58,7 @@ impl Pipeline {
         if stages <= 1 || micro == 0 {
             return Span { seconds: busy, busy };
         }
-        let full = 4 * stages;
+        let full = 2 * stages;
         if micro <= full + stages {
             return Span { seconds: self.events(micro, &mut |_| ()), busy };
         }
