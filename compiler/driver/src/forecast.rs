@@ -6,15 +6,17 @@
 
 use nrl_ir::program::{Binding, Phase as Section, Stage};
 use nrl_lower::facts::Law;
+use nrl_sim::Precision;
 use nrl_sim::forecast::{Assumed, Estimate, Forecast, Kind, Part, Phase, Source, Step, Traffic};
-use nrl_sim::generate::{Generated, Sampling};
+use nrl_sim::generate::Generated;
+use nrl_sim::lengths as law;
 use nrl_sim::machine::{self, Machine};
 use nrl_sim::rates::{Compute, Speed};
 use nrl_sim::tables::{Found, Tables};
 use nrl_sim::train::{Job, Took, Update};
 use nrl_sim::work::{Kind as WorkKind, Sizes, Work};
-use nrl_sim::{Precision, per_token};
 
+use crate::sampler::{self, Draw, Sampler};
 use crate::{Compiled, fits};
 
 /// What is taken for granted.
@@ -35,6 +37,9 @@ struct Lengths {
     prompt: f64,
     mean: f64,
     most: f64,
+    law: law::Lengths,
+    /// Nothing is known of them.
+    guessed: bool,
     assumed: Vec<Assumed>,
 }
 
@@ -96,7 +101,12 @@ pub fn machine_of(c: &Compiled, mesh: usize) -> Option<Machine> {
 /// The software that plans like those of the recipe stand for.
 fn stack_of(c: &Compiled) -> &'static str {
     let gathered = c.plans.iter().any(|p| p.params.iter().any(|l| !l.flat.is_empty()));
-    if gathered { "torchtitan" } else { "megatron-bridge" }
+    match (gathered, c.program.generators.is_empty()) {
+        (false, true) => "megatron-bridge",
+        (true, true) => "torchtitan",
+        (false, false) => "nemo-rl",
+        (true, false) => "nemo-rl-dtensor",
+    }
 }
 
 struct Cast<'a> {
@@ -143,14 +153,39 @@ impl Cast<'_> {
                 }
                 Stage::Generate { generator, copies, .. } => {
                     phases.extend(self.sample(b, *generator, *copies, count, &lengths));
+                    phases.extend(self.refit(&section.step, b, *generator));
                 }
                 _ => {}
             }
         }
-        let zero = Estimate { source: Source::Counted, ..Estimate::default() };
-        let seconds = phases.iter().fold(zero, |sum, p| sum.plus(p.seconds));
+        let seconds = self.together(&phases);
         let (name, steps) = (section.name.clone(), section.steps);
         Step { name, steps, seconds, phases, traffic, samples, tokens, padding }
+    }
+
+    /// Seconds of a step: its phases one after the other, or, where samplers have devices of their own and samples may
+    /// be older than a step, the longer of sampling and the rest.
+    fn together(&self, phases: &[Phase]) -> Estimate {
+        let zero = Estimate { source: Source::Counted, ..Estimate::default() };
+        let sum = |sampling: bool| {
+            let own = phases.iter().filter(|p| (p.kind == Kind::Sample) == sampling);
+            own.fold(zero, |sum, p| sum.plus(p.seconds))
+        };
+        let cluster = |mesh: usize| self.c.facts.meshes.get(mesh).and_then(|m| m.cluster);
+        let trains = phases.iter().find(|p| p.kind == Kind::Update).map(|p| cluster(p.mesh));
+        let apart = phases
+            .iter()
+            .any(|p| p.kind == Kind::Sample && trains.is_some_and(|t| t != cluster(p.mesh)));
+        let (sampling, rest) = (sum(true), sum(false));
+        if !apart || self.c.facts.staleness.is_none_or(|n| n == 0) {
+            return sampling.plus(rest);
+        }
+        Estimate {
+            value: sampling.value.max(rest.value),
+            low: sampling.low.max(rest.low),
+            high: sampling.high.max(rest.high),
+            source: sampling.source.max(rest.source),
+        }
     }
 
     /// The pass of an update: its optimizer, updates, epochs and tokens of a micro-batch.
@@ -201,23 +236,31 @@ impl Cast<'_> {
         let mut assumed = vec![];
         let prompt = if complete { 0.0 } else { (limit / 8.0).clamp(1.0, 128.0) };
         let most = new.map_or(context, |n| n as f64).min(context - prompt).max(1.0);
-        let (mean, most) = match law {
-            Some(Law::Lognormal { mean, p99 }) => (mean.min(most), most.min(p99 * 1.6)),
-            Some(Law::Uniform { low, high }) => (((low + high) / 2.0).min(most), high.min(most)),
-            Some(Law::Always(x)) => (x.min(most), x.min(most)),
+        let mut guessed = false;
+        let law = match law {
+            Some(Law::Lognormal { mean, p99 }) => {
+                law::Lengths::Lognormal { mean: *mean, p99: *p99 }
+            }
+            Some(Law::Uniform { low, high }) => law::Lengths::Uniform { low: *low, high: *high },
+            Some(Law::Always(x)) => law::Lengths::Fixed(*x),
+            Some(Law::Measured(all)) => law::Lengths::Measured(all.clone()),
             Some(Law::File(_)) | None => {
                 let mean = (most / 4.0).max(1.0);
+                guessed = true;
                 assumed.push(guess(
                     if complete { "length of samples" } else { "output length" },
                     mean,
                 ));
-                (mean, most)
+                law::Lengths::Capped { mean, sigma: 0.8, endless: 0.0 }
             }
         };
         if !complete {
             assumed.push(guess("prompt length", prompt));
         }
-        Lengths { prompt, mean, most, assumed }
+        // The mean of what is drawn, after the cap.
+        let drawn = law.draw(512, 1, most as u32, 0.0);
+        let mean = drawn.iter().map(|x| f64::from(*x)).sum::<f64>() / drawn.len() as f64;
+        Lengths { prompt, mean, most, law, guessed, assumed }
     }
 
     /// A pass over all samples, by micro-batches; with an optimizer if it is an update.
@@ -302,7 +345,7 @@ impl Cast<'_> {
         &self,
         b: &Binding,
         generator: usize,
-        _copies: usize,
+        copies: usize,
         count: f64,
         lengths: &Lengths,
     ) -> Option<Phase> {
@@ -310,30 +353,26 @@ impl Cast<'_> {
         let g = &c.program.generators[generator];
         let machine = machine_of(c, g.mesh)?;
         let mesh = &c.program.meshes[g.mesh].1;
-        let plan = &c.plans[g.graph];
-        let group = (mesh.size("tp") * mesh.size("rtp") * mesh.size("pp")) as f64;
-        let replicas = mesh.ranks() as f64 / group;
-        let speed =
-            Speed { machine: &machine, rates: &self.found.rates, compute: self.assume.compute };
-        let memory = fits::memory(c).into_iter().find(|m| m.origin == b.origin)?;
-        let weights: f64 =
-            memory.terms.iter().filter(|t| t.name == "weights").map(|t| t.bytes).sum();
-        let free = (machine.memory * 0.85 - weights).max(0.0);
-        let per_token = per_token(plan, 2.0);
-        let one = Sizes::packed(1.0, 1.0);
-        let flops = Work::of(plan, &one, precision(c, g.model)).flops();
-        let sampling = Sampling {
-            samples: count / replicas,
+        let sampler = Sampler::of(c, generator, &machine);
+        let draw = Draw {
+            prompts: (count / copies.max(1) as f64) as usize,
+            copies,
+            law: &lengths.law,
             prompt: lengths.prompt,
-            mean: lengths.mean,
             most: lengths.most,
-            weights,
-            per_token,
-            flops,
-            pool: free / per_token.max(1.0),
         };
-        let generated: Generated = sampling.run(&speed);
-        let spread = self.found.spread.max(0.3);
+        let drawn = sampler.run(&machine, &draw).ok()?;
+        let call = sampler.engine.call;
+        let seconds = drawn.seconds + call;
+        let shares = ["prefill", "decoding", "waiting for the slowest replica"];
+        let mut parts: Vec<Part> = shares
+            .iter()
+            .zip(drawn.shares)
+            .map(|(name, x)| Part { name: (*name).into(), seconds: x * drawn.seconds })
+            .collect();
+        parts.push(Part { name: "around the call".into(), seconds: call });
+        let flops = (sampler.shard.flops + sampler.shard.expert_flops) * sampler.shard.tp as f64;
+        let source = if lengths.guessed { Source::Assumed } else { Source::Interpolated };
         Some(Phase {
             kind: Kind::Sample,
             name: format!("sample by {}", g.name),
@@ -341,16 +380,47 @@ impl Cast<'_> {
             model: Some(g.model),
             mesh: g.mesh,
             devices: mesh.ranks(),
-            seconds: Estimate::around(generated.seconds, spread, Source::Roofline),
-            parts: vec![Part { name: "decoding".into(), seconds: generated.seconds }],
+            seconds: Estimate::around(seconds, if lengths.guessed { 1.0 } else { 0.25 }, source),
+            parts,
             forward: Default::default(),
             backward: Default::default(),
-            flops: flops * count * lengths.sum() * group,
+            flops: flops * count * lengths.sum(),
             mfu: None,
             bubble: 0.0,
             micro: 1,
             micro_tokens: 0.0,
-            generated: Some(generated),
+            generated: Some(Generated { seconds, batch: drawn.mean_batch, pool: sampler.pool }),
+            job: None,
+        })
+    }
+
+    /// New weights for the samplers of a model that the step updates.
+    fn refit(&self, step: &[Binding], b: &Binding, generator: usize) -> Option<Phase> {
+        let c = self.c;
+        let g = &c.program.generators[generator];
+        if !sampler::follows(step, g.model) {
+            return None;
+        }
+        let machine = machine_of(c, g.mesh)?;
+        let edges = sampler::moves(c, generator, &machine);
+        let seconds: f64 = edges.iter().map(|e| e.seconds).sum();
+        Some(Phase {
+            kind: Kind::Refit,
+            name: format!("refit {}", g.name),
+            origin: b.origin,
+            model: Some(g.model),
+            mesh: g.mesh,
+            devices: c.program.meshes[g.mesh].1.ranks(),
+            seconds: Estimate::around(seconds, 0.4, Source::Interpolated),
+            parts: edges.iter().map(|e| Part { name: e.name.into(), seconds: e.seconds }).collect(),
+            forward: Default::default(),
+            backward: Default::default(),
+            flops: 0.0,
+            mfu: None,
+            bubble: 0.0,
+            micro: 1,
+            micro_tokens: 0.0,
+            generated: None,
             job: None,
         })
     }

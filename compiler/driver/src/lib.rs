@@ -10,6 +10,7 @@ mod fits;
 mod forecast;
 mod pools;
 mod rules;
+mod sampler;
 mod signal;
 mod typed;
 

@@ -20,6 +20,8 @@ pub struct Facts {
     /// Does each optimizer of the program add to weights in bf16?
     pub bf16_masters: Vec<bool>,
     pub assumptions: Vec<Assumption>,
+    /// How many steps old samples may be, where a recipe says.
+    pub staleness: Option<usize>,
 }
 
 /// One kind of device.
@@ -128,6 +130,8 @@ pub enum Law {
         high: f64,
     },
     Always(f64),
-    /// As in a file of earlier samples.
+    /// As in a file of earlier samples that is not here.
     File(String),
+    /// As earlier samples were: tokens of each.
+    Measured(Vec<u32>),
 }

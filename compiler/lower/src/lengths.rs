@@ -69,7 +69,22 @@ impl<'a> Elab<'a, '_> {
         };
         let law = if a.from_file {
             let v = self.expr(env, &a.value)?;
-            Law::File(self.text_of(&v, a.value.span, "the file")?)
+            let path = self.text_of(&v, a.value.span, "the file")?;
+            match self.files.read(&path) {
+                Ok(bytes) if name == "lengths" => {
+                    let all = measured(&bytes);
+                    if all.is_empty() {
+                        let what = format!("no line of {path} says how many tokens a sample has");
+                        let d = Diagnostic::error("data-not-found", what);
+                        let d = d.label(a.value.span, "no lengths here");
+                        return self.fail(d.help(
+                            "lines of JSON with `completion_tokens`, `length`, or a list `tokens` or `logprobs`, as in `rollouts.jsonl` of a run",
+                        ));
+                    }
+                    Law::Measured(all)
+                }
+                _ => Law::File(path),
+            }
         } else {
             self.law(env, &a.value, unit)?
         };
@@ -143,4 +158,19 @@ impl<'a> Elab<'a, '_> {
             }
         }
     }
+}
+
+/// Tokens of the samples in lines of JSON.
+fn measured(bytes: &[u8]) -> Vec<u32> {
+    let lines = bytes.split(|b| *b == b'\n');
+    let values = lines.filter_map(|l| serde_json::from_slice::<serde_json::Value>(l).ok());
+    let one = |v: serde_json::Value| {
+        let number = |key: &str| v.get(key)?.as_u64();
+        let list = |key: &str| v.get(key)?.as_array().map(|a| a.len() as u64);
+        let numbers = ["completion_tokens", "generated_tokens", "length"];
+        let lists = ["completion_ids", "logprobs", "tokens", "ids"];
+        let found = numbers.iter().find_map(|k| number(k));
+        found.or_else(|| lists.iter().find_map(|k| list(k))).map(|n| n as u32)
+    };
+    values.filter_map(one).collect()
 }

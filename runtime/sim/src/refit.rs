@@ -68,6 +68,24 @@ pub struct Paths {
     pub fixed: f64,
 }
 
+impl Paths {
+    /// What NeMo RL 0.7 reaches on a machine: fitted on the refits that its documentation and its pull requests
+    /// publish.
+    pub fn on(machine: &crate::machine::Machine, placement: Placement) -> Paths {
+        let apart = placement == Placement::Disaggregated;
+        Paths {
+            link: 0.6 * machine.link,
+            domain: machine.per_node,
+            network: 1.17 * machine.network,
+            broadcast: 51.5e9,
+            copy: 62.3e9,
+            host: 20e9,
+            tensor: if apart { 25.5e-6 } else { 86.2e-6 },
+            fixed: if apart { 0.562 } else { 3.09 },
+        }
+    }
+}
+
 /// A refit to be costed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refit {

@@ -86,11 +86,16 @@ pub struct Found {
 }
 
 const SHIPPED: &str = include_str!("../calibration/tables.json");
+/// Trainers of reinforcement learning: the rates of pretraining on the same device, with the factor that published
+/// steps ask for.
+const STEPS: &str = include_str!("../calibration/steps.json");
 
 impl Tables {
     /// The tables that ship with the program.
     pub fn shipped() -> Tables {
-        serde_json::from_str(SHIPPED).unwrap_or_default()
+        let steps: Tables = serde_json::from_str(STEPS).unwrap_or_default();
+        let tables: Tables = serde_json::from_str(SHIPPED).unwrap_or_default();
+        tables.with(steps.entries)
     }
 
     /// Reads a table.

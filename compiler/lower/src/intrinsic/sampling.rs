@@ -281,6 +281,7 @@ impl<'a> Elab<'a, '_> {
                         v => v,
                     };
                     let steps = self.counted(&v, arg.value.span, "the delay", Unit::of("step"))?;
+                    self.out.facts.staleness = Some(steps);
                     stale = Some(Stale { steps, exact: true, span: arg.span });
                 }
                 (ExprKind::Binary { op: BinaryOp::Le, lhs, rhs, .. }, None)
@@ -288,6 +289,7 @@ impl<'a> Elab<'a, '_> {
                 {
                     let v = self.expr(env, rhs)?;
                     let steps = self.counted(&v, rhs.span, "staleness", Unit::of("step"))?;
+                    self.out.facts.staleness = Some(steps);
                     stale = Some(Stale { steps, exact: false, span: arg.span });
                 }
                 (_, Some("swap")) => {

@@ -294,6 +294,10 @@ fn beyond(law: &Law, most: f64) -> Option<f64> {
         }
         Law::Uniform { low, high } => ((high - most) / (high - low)).clamp(0.0, 1.0),
         Law::Always(x) => f64::from(u8::from(*x > most)),
+        Law::Measured(all) => {
+            let longer = all.iter().filter(|x| f64::from(**x) > most).count();
+            longer as f64 / all.len().max(1) as f64
+        }
         Law::File(_) => return None,
     })
 }

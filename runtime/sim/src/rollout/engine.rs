@@ -39,6 +39,30 @@ pub struct Engine {
     pub reserve: f64,
 }
 
+impl Default for Engine {
+    /// vLLM as NeMo RL 0.7 runs it: fitted on the steps that its documentation publishes.
+    fn default() -> Engine {
+        Engine {
+            weights: 0.838,
+            experts: 0.64,
+            kv: 0.9,
+            product: 0.5,
+            expert_product: 0.25,
+            link: 0.5,
+            network: 0.5,
+            link_latency: 4.92e-6,
+            network_latency: 35.8e-6,
+            layer: 22.4e-6,
+            expert_layer: 22.7e-6,
+            eager: 5.0,
+            step: 2.12e-3,
+            sequence: 48.9e-6,
+            call: 2.55,
+            reserve: 3e9,
+        }
+    }
+}
+
 impl Engine {
     /// What this engine does on `machine` with replicas of `tp` ranks, on hosts that take `host` times as
     /// long as those of the calibration.

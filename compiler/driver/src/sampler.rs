@@ -1,0 +1,166 @@
+//! What sampling and refits of a recipe take: its models as a serving engine sees them.
+//!
+//! In: a compiled program, a generator, how many samples of which lengths. Out: seconds, as an engine with continuous
+//! batching would take them (`nrl_sim::rollout`), and the moves of a refit (`nrl_sim::refit`).
+
+use nrl_ir::ParamDecl;
+use nrl_ir::program::{Model, Stage};
+use nrl_lower::facts::Asked;
+use nrl_sim::lengths::{ALIKE, Lengths};
+use nrl_sim::machine::Machine;
+use nrl_sim::refit::{Edge, Held, Paths, Placement, Refit, Transport, Weights, refit};
+use nrl_sim::rollout::{Dims, Engine, Generated, Load, Refused, Serving, Shard, generate};
+
+use crate::Compiled;
+
+/// Share of a device that an engine takes where a recipe does not say.
+const SHARE: f64 = 0.85;
+
+/// Samples that a generator draws in a step.
+pub(crate) struct Draw<'a> {
+    pub prompts: usize,
+    pub copies: usize,
+    pub law: &'a Lengths,
+    pub prompt: f64,
+    /// Most new tokens of a sample.
+    pub most: f64,
+}
+
+/// A generator as an engine on a machine.
+pub(crate) struct Sampler {
+    pub shard: Shard,
+    pub engine: Engine,
+    pub replicas: usize,
+    /// Tokens that the pool of a replica holds.
+    pub pool: f64,
+}
+
+impl Sampler {
+    /// The generator with this index, on `machine`.
+    pub fn of(c: &Compiled, generator: usize, machine: &Machine) -> Sampler {
+        let g = &c.program.generators[generator];
+        let mesh = &c.program.meshes[g.mesh].1;
+        let tp = mesh.size("tp") * mesh.size("rtp");
+        let shard = dims(&c.program.models[g.model]).shard(tp, 2.0, 2.0);
+        let engine = Engine::default();
+        let asked = c.facts.generators.get(generator).and_then(|f| f.memory);
+        let share = match asked.map(|(a, _)| a) {
+            Some(Asked::Share(x)) => x,
+            Some(Asked::Bytes(b)) => b / machine.memory,
+            _ => SHARE,
+        };
+        let pool = match asked.map(|(a, _)| a) {
+            Some(Asked::Tokens(n)) => n,
+            _ => engine.pool(machine, share, &shard),
+        };
+        let replicas = (mesh.ranks() / tp.max(1) / mesh.size("pp").max(1)).max(1);
+        Sampler { shard, engine, replicas, pool }
+    }
+
+    /// Draws samples.
+    pub fn run(&self, machine: &Machine, draw: &Draw<'_>) -> Result<Generated, Refused> {
+        let most = draw.most.max(1.0) as u32;
+        let lengths = draw.law.draw(draw.prompts, draw.copies, most, ALIKE);
+        let serving = Serving {
+            pool: self.pool,
+            sequences: 1024,
+            chunk: 16_384.0,
+            pace: 1.0,
+            computed: 1.0,
+            shared_prompts: true,
+        };
+        let load = Load {
+            lengths: &lengths,
+            group: draw.copies.max(1),
+            prompt: draw.prompt,
+            replicas: self.replicas,
+            whole_prompts: true,
+        };
+        let speed = self.engine.speed(machine, self.shard.tp, 1.0, true);
+        generate(&self.shard, &speed, &serving, &load)
+    }
+}
+
+/// The moves that bring a model's new weights to the samplers of a generator.
+pub(crate) fn moves(c: &Compiled, generator: usize, machine: &Machine) -> Vec<Edge> {
+    let g = &c.program.generators[generator];
+    let model = &c.program.models[g.model];
+    let (held, sampled) = (&c.program.meshes[model.mesh].1, &c.program.meshes[g.mesh].1);
+    let d = dims(model);
+    let cluster = |mesh: usize| c.facts.meshes.get(mesh).and_then(|m| m.cluster);
+    let same = cluster(model.mesh) == cluster(g.mesh);
+    let placement = if same { Placement::Colocated } else { Placement::Disaggregated };
+    let layers: f64 = model.params.iter().map(tensors).sum();
+    let tp = sampled.size("tp") * sampled.size("rtp");
+    let r = Refit {
+        weights: Weights {
+            bytes: 2.0 * d.params,
+            expert_bytes: 2.0 * d.expert_params,
+            tensors: layers + 3.0 * d.experts.map_or(0.0, |(n, _)| n) * d.expert_layers,
+        },
+        held: Held {
+            tp: held.size("tp"),
+            pp: held.size("pp"),
+            ep: held.size("ep"),
+            fsdp: held.size("fsdp"),
+        },
+        sampler: (tp, sampled.ranks() / tp.max(1)),
+        placement,
+        transport: Transport::Broadcast,
+        // Master weights and two moments in four bytes leave the device for sampling.
+        swapped: if same { 12.0 * d.params / held.ranks() as f64 } else { 0.0 },
+    };
+    refit(&r, &Paths::on(machine, placement))
+}
+
+/// Is the model of a generator updated in a step?
+pub(crate) fn follows(step: &[nrl_ir::program::Binding], model: usize) -> bool {
+    step.iter().any(|b| matches!(b.stage, Stage::Update { model: m, .. } if m == model))
+}
+
+/// Tensors of a parameter, without those of experts.
+fn tensors(p: &ParamDecl) -> f64 {
+    if p.dims.len() > 2 && p.checkpoint.contains("{e}") {
+        return 0.0;
+    }
+    p.repeat.as_ref().map_or(1.0, |(_, n)| *n as f64)
+}
+
+/// Dims of a model as generation sees them.
+pub(crate) fn dims(m: &Model) -> Dims {
+    let size = |name: &str| m.dims.find(name).map(|d| m.dims.bound(d) as f64);
+    let config = |key: &str| m.config.get(key).and_then(|v| v.as_f64());
+    let number = |p: &ParamDecl| -> f64 {
+        let each: f64 = p.dims.iter().map(|d| m.dims.bound(*d) as f64).product();
+        each * p.repeat.as_ref().map_or(1.0, |(_, n)| *n as f64)
+    };
+    let routed =
+        |p: &&ParamDecl| p.dims.len() > 2 && p.dims.iter().any(|d| m.dims.name(*d) == "expert");
+    let mut groups: Vec<(&str, usize)> = vec![];
+    for (group, n) in m.params.iter().filter_map(|p| p.repeat.as_ref()) {
+        if !groups.iter().any(|(g, _)| g == group) {
+            groups.push((group, *n));
+        }
+    }
+    let layers: f64 = groups.iter().map(|(_, n)| *n as f64).sum();
+    let expert = m.params.iter().find(|p| routed(p));
+    let latent = config("kv_lora_rank").map(|n| n + config("qk_rope_head_dim").unwrap_or(0.0));
+    let kv = size("kv").unwrap_or(1.0);
+    let embedding = m.params.iter().find(|p| p.name == "embed").map_or(0.0, number);
+    let head = m.params.iter().any(|p| p.name == "head");
+    Dims {
+        layers,
+        hidden: size("d").unwrap_or(1.0),
+        params: m.params.iter().map(number).sum(),
+        embedding: if head { embedding } else { 0.0 },
+        expert_params: m.params.iter().filter(routed).map(number).sum(),
+        experts: size("expert")
+            .filter(|_| expert.is_some())
+            .zip(config("num_experts_per_tok").or_else(|| config("num_experts_per_token"))),
+        expert_layers: expert.and_then(|p| p.repeat.as_ref()).map_or(0.0, |(_, n)| *n as f64),
+        attention_layers: layers,
+        kv_width: latent.unwrap_or(2.0 * kv * size("hd").unwrap_or(1.0)),
+        kv_heads: if latent.is_some() { 1 } else { kv as usize },
+        reductions: 2.0,
+    }
+}
