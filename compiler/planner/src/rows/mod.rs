@@ -20,7 +20,7 @@ use nrl_sim::rates::{Rates, Speed};
 use nrl_sim::tables::Traits;
 use nrl_sim::train::Took;
 
-pub use memory::Bytes;
+pub use memory::{Bytes, says as bytes_of};
 pub use metric::{Says, is_memory};
 pub use read::{Row, read};
 pub use recipe::{Asked, Layout};
@@ -146,7 +146,7 @@ fn compile(asked: &Asked, rows: &[Row]) -> Result<Case, String> {
     let c = compiled(asked)?;
     let mut bytes = BTreeMap::new();
     for row in rows {
-        let name = memory::stack(row).name;
+        let name = memory::key(row);
         let known = bytes.get(&name).is_some_and(|b: &Bytes| b.baseline > 0.0);
         let percent = row.metric.contains("pct");
         if known || (!percent && bytes.contains_key(&name)) {

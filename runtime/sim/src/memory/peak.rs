@@ -139,12 +139,12 @@ impl Load<'_> {
         let share = stack.reserve;
         let base = comes_and_goes + if stack.reserve_of_states { states } else { 0.0 };
         let allocated = states + comes_and_goes;
-        let made = at.made();
-        if made > allocated {
-            let how = "the whole model stands on the device while it is made".into();
-            terms.push(Term { name: "making", bytes: made - allocated, how });
-        }
         let reserve = share * base;
+        let made = at.made() - allocated - reserve;
+        if made > 0.0 {
+            let how = "the whole model stands on the device while it is made".into();
+            terms.push(Term { name: "making", bytes: made, how });
+        }
         // The allocator gives back what it holds before it fails.
         let room = memory.map_or(f64::INFINITY, |m| (0.965 * m - allocated).max(0.0));
         terms.push(Term {

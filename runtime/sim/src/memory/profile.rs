@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_ir::cost::elements;
+use nrl_ir::kernel::{Instr, Kernel};
 use nrl_ir::op::{Attention, Scan};
 use nrl_ir::plan::Plan;
 use nrl_ir::{DimId, Graph, Node, Op, ValueId};
@@ -242,38 +243,44 @@ impl Read<'_> {
         self.bytes(sum.map_or(v, |n| n.outs[0]))
     }
 
-    /// Forward values that the backward nodes of a reverse loop read.
+    /// Forward values that the backward nodes of a reverse loop read, without those that pointwise work
+    /// makes of the others.
     fn kept(&self, scan: &Scan, attention: Option<&Attention>, model: &[DimId]) -> Kept {
         let nodes = &scan.body.nodes;
-        let weights = weight_values(nodes);
-        let mut made: BTreeMap<ValueId, &Node> = BTreeMap::new();
-        let mut back: BTreeSet<ValueId> =
-            scan.body.params[..scan.carries].iter().copied().collect();
-        let mut read: BTreeSet<ValueId> = BTreeSet::new();
-        for node in nodes {
-            for v in &node.outs {
-                made.insert(*v, node);
-            }
-            if node.args.iter().any(|a| back.contains(a)) {
-                back.extend(&node.outs);
-                read.extend(node.args.iter().filter(|a| !back.contains(a)));
+        let reads = Reads::of(scan);
+        let mut at_hand = weight_values(nodes);
+        let mut kept = Kept::default();
+        let mut keep = |v: ValueId| self.put(&mut kept, v, attention, model);
+        for v in &scan.body.params[scan.carries..] {
+            at_hand.insert(*v);
+            if reads.anywhere.contains(v) {
+                keep(*v);
             }
         }
-        let inside: BTreeSet<ValueId> = scan.body.params[scan.carries..].iter().copied().collect();
-        let mut kept = Kept::default();
-        let mut counted = BTreeSet::new();
-        for v in read {
-            let mut v = v;
-            while let Some(node) = made.get(&v) {
-                let Op::AllGather { .. } = node.op else { break };
-                v = node.args[0];
-            }
-            let leaf = made.get(&v).is_none_or(|n| {
-                matches!(n.op, Op::Input { .. } | Op::Const { .. } | Op::Use { .. })
-            });
-            let known = inside.contains(&v) || !leaf;
-            if known && !weights.contains(&v) && counted.insert(v) {
-                self.put(&mut kept, v, attention, model);
+        for node in nodes.iter().filter(|n| !n.outs.iter().any(|v| reads.back.contains(v))) {
+            let known = |v: &ValueId| at_hand.contains(v);
+            let derived: Vec<bool> = match &node.op {
+                Op::Fused { kernel } => {
+                    let given: Vec<bool> = node.args.iter().map(known).collect();
+                    let read: Vec<bool> = node.outs.iter().map(|v| reads.is_read(*v)).collect();
+                    derived(kernel, &given, &read)
+                }
+                Op::Input { .. } | Op::Const { .. } => vec![true; node.outs.len()],
+                Op::AllGather { .. } | Op::Broadcast { .. } => vec![node.args.iter().all(known)],
+                op if op.is_pointwise() => vec![node.args.iter().all(known)],
+                _ => vec![false; node.outs.len()],
+            };
+            let gathers =
+                matches!(node.op, Op::AllGather { .. } | Op::Const { .. } | Op::Input { .. });
+            for (v, derived) in node.outs.iter().zip(derived) {
+                let read = reads.is_read(*v);
+                if read && !gathers && (!derived || reads.whole.contains(v)) && !at_hand.contains(v)
+                {
+                    keep(*v);
+                }
+                if derived || read {
+                    at_hand.insert(*v);
+                }
             }
         }
         kept
@@ -294,6 +301,76 @@ impl Read<'_> {
     }
 }
 
+/// What the nodes of a reverse loop read.
+#[derive(Default)]
+struct Reads {
+    /// Values that depend on what comes from behind.
+    back: BTreeSet<ValueId>,
+    /// Forward values that backward nodes read whole: products, attention. What is gathered before
+    /// counts as its part.
+    whole: BTreeSet<ValueId>,
+    /// Forward values that pointwise backward nodes read.
+    soft: BTreeSet<ValueId>,
+    /// Values that any node reads.
+    anywhere: BTreeSet<ValueId>,
+}
+
+impl Reads {
+    fn of(scan: &Scan) -> Reads {
+        let mut r = Reads::default();
+        let mut gathered: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+        r.back.extend(&scan.body.params[..scan.carries]);
+        for node in &scan.body.nodes {
+            r.anywhere.extend(&node.args);
+            if let (Op::AllGather { .. }, Some(v)) = (&node.op, node.outs.first()) {
+                gathered.insert(*v, node.args[0]);
+            }
+            if !node.args.iter().any(|a| r.back.contains(a)) {
+                continue;
+            }
+            let soft = node.op.is_pointwise() || matches!(node.op, Op::Fused { .. });
+            for a in node.args.iter().filter(|a| !r.back.contains(a)) {
+                let a = gathered.get(a).unwrap_or(a);
+                if soft {
+                    r.soft.insert(*a)
+                } else {
+                    r.whole.insert(*a)
+                };
+            }
+            r.back.extend(&node.outs);
+        }
+        r
+    }
+
+    fn is_read(&self, v: ValueId) -> bool {
+        self.whole.contains(&v) || self.soft.contains(&v)
+    }
+}
+
+/// Which results of a kernel follow from operands at hand (`given`) and results that are kept anyway because
+/// backward nodes read them (`read`). One number per row counts as at hand.
+fn derived(kernel: &Kernel, given: &[bool], read: &[bool]) -> Vec<bool> {
+    let mut known = vec![false; kernel.code.len()];
+    let mut out = vec![false; kernel.outputs.len()];
+    for (i, instr) in kernel.code.iter().enumerate() {
+        let follows = match instr {
+            Instr::Load { input } => given.get(*input) == Some(&true),
+            Instr::Const { .. } | Instr::Lanes { .. } => true,
+            Instr::Unary { x, .. } | Instr::RoundBf16 { x } => known[*x],
+            Instr::Binary { a, b, .. } => known[*a] && known[*b],
+            Instr::Select { cond, a, b } => known[*cond] && known[*a] && known[*b],
+        };
+        known[i] = follows || !kernel.is_lane(i);
+        for (o, (at, _)) in kernel.outputs.iter().enumerate() {
+            if *at == i {
+                out[o] = follows;
+                known[i] |= read.get(o) == Some(&true);
+            }
+        }
+    }
+    out
+}
+
 /// Dims of a value that are no tokens.
 fn width(g: &Graph, v: ValueId) -> Vec<DimId> {
     g.dims_of(v).iter().filter(|d| !g.dims.is_ragged(**d)).copied().collect()
@@ -301,7 +378,7 @@ fn width(g: &Graph, v: ValueId) -> Vec<DimId> {
 
 /// A dim over experts, by the name that plans cut it by.
 fn is_expert(g: &Graph, d: DimId) -> bool {
-    g.dims.name(d) == "expert"
+    g.dims.get(d).routed.is_some() || g.dims.name(d) == "expert"
 }
 
 /// Experts on a rank that a weight has a part for; 1 if it is no weight of experts.
