@@ -183,12 +183,19 @@ impl Stage<'_> {
         self.stage.checked_add(1) == Some(self.pp)
     }
 
-    /// Layers of each group on this stage, dealt out in order; the earlier parts get one more.
+    /// Layers of each group on this stage, as the plan deals them out, else in order.
     fn layers(&self) -> Vec<(usize, &Group)> {
+        let stage = self.stage.min(self.pp - 1);
+        if let Some(pipeline) = self.load.plan.pipeline.as_ref().filter(|p| p.ranks == self.pp) {
+            let share = pipeline.stage(stage);
+            let count = |g: &Group| {
+                share.layers.iter().filter(|(name, _)| *name == g.name).map(|(_, n)| n).sum()
+            };
+            return self.profile.groups.iter().map(|g| (count(g), g)).collect();
+        }
         let chunks = self.load.chunks.max(1);
         let parts = self.pp * chunks;
         let total: usize = self.profile.groups.iter().map(|g| g.count).sum();
-        let stage = self.stage.min(self.pp - 1);
         let (mut first, mut held) = (0, vec![false; total]);
         for part in 0..parts {
             let count = total / parts + usize::from(part < total % parts);
@@ -213,7 +220,7 @@ impl Stage<'_> {
         }
         let (pp, chunks) = (self.pp, self.load.chunks.max(1));
         let later = self.pp - 1 - self.stage.min(self.pp - 1);
-        let most = self.load.micro * chunks;
+        let most = self.load.micro.saturating_mul(chunks);
         if chunks == 1 {
             return (later + 1).min(most) as f64;
         }
@@ -270,7 +277,7 @@ impl Stage<'_> {
             let number = times * self.local(p);
             if self.is_trained(p) {
                 held += number / over(&layout.flat);
-                gradients += number / over(&layout.flat);
+                gradients += number / over(&layout.grads).max(over(&layout.flat));
                 state += number / over(&layout.state).max(over(&layout.flat));
             } else {
                 frozen += number / over(&layout.flat);

@@ -4,7 +4,10 @@
 //! with their residents, the fullest of them, and the steps whose generation follows a step that left
 //! something behind. Trainer and engine share the device, or each has its own.
 
+use nrl_ir::program::{Phase, Stage};
 use serde::Serialize;
+
+use super::Memory;
 
 /// Parts that come and go, in bytes on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -37,6 +40,48 @@ pub struct Order {
     /// The state of the optimizer leaves the device only on the way of new weights to the engine; a
     /// generation that finds them there already does not see to it.
     pub tied_to_refit: bool,
+}
+
+impl Parts {
+    /// Of an update and of sampling beside it, with a pool of `pool` bytes for keys and values.
+    pub fn of(update: &Memory, sample: &Memory, pool: f64) -> Parts {
+        let of = |m: &Memory, names: &[&str]| -> f64 {
+            m.terms.iter().filter(|t| names.contains(&t.name)).map(|t| t.bytes).sum()
+        };
+        let weights = of(update, &["weights", "adapters"]);
+        let optimizer = of(update, &["gradients", "optimizer"]);
+        let context = of(update, &["context"]);
+        Parts {
+            weights,
+            optimizer,
+            update: update.sum() - weights - optimizer - context,
+            engine: of(sample, &["weights"]),
+            pool,
+            staging: 0.0,
+            context,
+        }
+    }
+}
+
+impl Order {
+    /// Of a phase with its evaluations and checkpoints. Sampling sees to it each time that the trainer has left.
+    pub fn of(phase: &Phase) -> Order {
+        let saves = |s: &Stage| matches!(s, Stage::Checkpoint { .. });
+        let validates = |s: &Stage| matches!(s, Stage::Evaluate { .. });
+        let period = |want: &dyn Fn(&Stage) -> bool| {
+            let due = phase.every.iter().filter(|e| e.stages.iter().any(|b| want(&b.stage)));
+            due.map(|e| e.period).min()
+        };
+        let mut ends = phase.every.iter().flat_map(|e| &e.stages);
+        let first = ends.find(|b| saves(&b.stage) || validates(&b.stage));
+        Order {
+            steps: phase.steps,
+            save: period(&saves),
+            validate: period(&validates),
+            validate_first: first.is_some_and(|b| validates(&b.stage)),
+            tied_to_refit: false,
+        }
+    }
 }
 
 /// What happens at a moment.
