@@ -14,6 +14,7 @@ use crate::import::ImportArgs;
 use crate::lsp::LspArgs;
 use crate::new::NewArgs;
 use crate::plan::PlanArgs;
+use crate::repl::ReplArgs;
 use crate::test::TestArgs;
 use crate::validate::ValidateArgs;
 
@@ -31,6 +32,7 @@ pub enum Command {
     Run(RunArgs),
     Check(CheckArgs),
     Plan(PlanArgs),
+    Repl(ReplArgs),
     Validate(ValidateArgs),
     Eval(EvalArgs),
     Generate(GenerateArgs),

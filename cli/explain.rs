@@ -1,7 +1,8 @@
-//! `nrlc explain`: the page of an error code, or the source of a module of the standard library.
+//! `nrlc explain`: the page of an error code, the source of a module of the standard library, or where a value of a
+//! recipe comes from.
 //!
-//! In: a code such as `unit-mismatch`, or a name such as `std.grpo`. Out: its text on standard output, headings and
-//! examples set off on a terminal. An unknown name is answered with the nearest one.
+//! In: a code such as `unit-mismatch`, a name such as `std.grpo`, or a recipe and a path in it. Out: its text on standard
+//! output, headings and examples set off on a terminal. An unknown name is answered with the nearest one.
 
 mod pages;
 
@@ -15,12 +16,15 @@ use nrl_driver::STD;
 
 use pages::PAGES;
 
-/// Explains an error code, or shows a module of the standard library
+/// Explains an error code, shows a module of the standard library, or says where a value of a recipe comes from
 #[derive(clap::Args, Debug)]
 pub struct ExplainArgs {
-    /// Error code such as `unit-mismatch`, or module such as `std.grpo`
+    /// Error code such as `unit-mismatch`, module such as `std.grpo`, or a recipe file
     #[arg(value_name = "CODE", required_unless_present = "list")]
     pub name: Option<String>,
+    /// What of the recipe: `policy.layers.wq`, `train.dp`, `opt.beta1`; all that there is if left out
+    #[arg(value_name = "PATH")]
+    pub path: Option<String>,
     /// Lists all codes with how bad they are, and all modules
     #[arg(long, conflicts_with = "name")]
     pub list: bool,
@@ -32,6 +36,9 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         show(&list());
         return ExitCode::SUCCESS;
     };
+    if [".nrl", ".yaml", ".yml"].iter().any(|end| name.ends_with(end)) {
+        return recipe(name, args.path.as_deref());
+    }
     match find(name) {
         Ok(text) => {
             let styled = std::io::stdout().is_terminal()
@@ -41,6 +48,34 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         }
         Err(why) => {
             eprintln!("{why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Where a value of a recipe comes from; without a path, what can be asked about.
+fn recipe(file: &str, path: Option<&str>) -> ExitCode {
+    let request = nrl_planner::input::Request {
+        path: file.into(),
+        environment: std::env::vars().collect(),
+        ..Default::default()
+    };
+    let (input, planned) = match crate::plan::opened(&request) {
+        Ok(opened) => opened,
+        Err(code) => return code,
+    };
+    let Some(path) = path else {
+        let paths = input.paths(&mut nrl_base::SourceMap::new());
+        show(&(nrl_planner::explain::known(&planned, &paths).join("\n") + "\n"));
+        return ExitCode::SUCCESS;
+    };
+    match nrl_planner::explain::explain(&input, &planned, path) {
+        Ok(text) => {
+            show(&text);
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("error: {why}");
             ExitCode::from(2)
         }
     }

@@ -68,7 +68,7 @@ fn exported(args: &NemoRlArgs, sources: &mut SourceMap) -> Result<Exported, Vec<
     if problems.iter().any(Diagnostic::is_error) {
         return Err(problems);
     }
-    let root = root(args);
+    let root = root(&args.file, args.nemo_rl.as_deref());
     let folder = args.out.clone().unwrap_or_default();
     let root_text =
         if root.as_os_str().is_empty() { String::new() } else { format!("{}/", root.display()) };
@@ -84,11 +84,11 @@ fn exported(args: &NemoRlArgs, sources: &mut SourceMap) -> Result<Exported, Vec<
 
 /// Where NeMo RL is: as told, or the nearest directory above the recipe or here that holds its
 /// examples.
-fn root(args: &NemoRlArgs) -> PathBuf {
-    if let Some(root) = &args.nemo_rl {
-        return root.clone();
+pub fn root(file: &str, given: Option<&Path>) -> PathBuf {
+    if let Some(root) = given {
+        return root.to_path_buf();
     }
-    let beside = Path::new(&args.file).parent().unwrap_or(Path::new(""));
+    let beside = Path::new(file).parent().unwrap_or(Path::new(""));
     let here = std::env::current_dir().unwrap_or_default();
     let from = std::path::absolute(beside).unwrap_or_default();
     let above = from.ancestors().chain(here.ancestors());

@@ -17,6 +17,7 @@ pub mod load;
 pub mod lsp;
 pub mod new;
 pub mod plan;
+pub mod repl;
 pub mod report;
 pub mod run;
 pub mod score;
@@ -36,6 +37,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Repl(args) => repl::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Generate(args) => generate::run(&args),

@@ -1,21 +1,30 @@
-//! `nrlc plan`: what a recipe will compute, and the text of every phase of the compiler.
+//! `nrlc plan`: what a recipe will cost, as a screen, as JSON or as a page, and against another one; and the text of
+//! every phase of the compiler.
+//!
+//! In: a `.nrl` file, or YAML of NeMo RL, which is imported in memory. Out: the report of `nrl_planner`; colors are added
+//! here, on terminals alone.
 
+use std::io::{IsTerminal, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nrl_base::SourceMap;
-use nrl_driver::{Compiled, Options, Phase, compile};
-use nrl_ir::plan::Plan;
+use nrl_base::{Diagnostic, SourceMap};
+use nrl_driver::{Assume, Options, Phase};
+use nrl_planner::input::{Input, Planned, Request};
+use nrl_planner::report::{Comparison, Made, Report, changes, page, screen};
 
-use crate::check::{millions, parameters};
 use crate::disk::Disk;
 use crate::report;
 
-/// Shows the plan of a recipe, or its program after a phase of the compiler
+/// Shows what a recipe will cost: seconds, memory, and what would make it cheaper
 #[derive(clap::Args, Debug)]
 pub struct PlanArgs {
-    /// Recipe file
+    /// Recipe file: .nrl, or .yaml of NeMo RL
     #[arg(value_name = "RECIPE")]
     pub file: String,
+    /// Overrides of a YAML file as NeMo RL takes them
+    #[arg(value_name = "OVERRIDE")]
+    pub overrides: Vec<String>,
     /// Prints the program after this phase instead: lower, simplify, grad, shard, fuse or schedule
     #[arg(long, value_name = "PHASE", value_parser = phase)]
     pub emit: Option<Phase>,
@@ -25,196 +34,188 @@ pub struct PlanArgs {
     /// Number of ranks instead of the recipe's
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
-    /// Prints the plans as JSON
-    #[arg(long)]
-    pub json: bool,
+    /// Recipe to take, if the file has several
+    #[arg(long, value_name = "NAME")]
+    pub recipe: Option<String>,
+    /// How the plan is written; docs/plan-json.md describes the JSON
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    /// Writes a page for browsers, which needs no network
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Shows what differs from the plan of another recipe
+    #[arg(long, value_name = "RECIPE")]
+    pub against: Option<String>,
+    /// Device that a YAML file stands for, such as `h200`: it names none
+    #[arg(long, value_name = "NAME")]
+    pub gpu: Option<String>,
+    /// Software whose rates count, such as `megatron`; by the layout if left out
+    #[arg(long, value_name = "NAME")]
+    pub stack: Option<String>,
+    /// Prints the plans that engines run, as JSON
+    #[arg(long, conflicts_with_all = ["format", "html", "against", "emit"])]
+    pub plans: bool,
     /// Prints how long each phase of the compiler took
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+/// How a plan is written.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// One screen
+    Human,
+    /// One JSON object
+    Json,
 }
 
 fn phase(s: &str) -> Result<Phase, String> {
     Phase::find(s).ok_or_else(|| format!("phases are {}", Phase::ALL.map(Phase::name).join(", ")))
 }
 
+/// Columns of the screen: those of the terminal where `COLUMNS` says so.
+fn width() -> usize {
+    std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).unwrap_or(118)
+}
+
+impl PlanArgs {
+    fn request(&self, file: &str) -> Request {
+        Request {
+            path: file.to_string(),
+            overrides: self.overrides.clone(),
+            environment: std::env::vars().collect(),
+            gpu: self.gpu.clone(),
+            options: Options {
+                sets: self.sets.clone(),
+                ranks: self.ranks,
+                recipe: self.recipe.clone(),
+                emit: self.emit,
+                ..Options::default()
+            },
+            assume: Assume { stack: self.stack.clone(), ..Assume::default() },
+        }
+    }
+}
+
+/// Opens and plans a recipe; findings go to standard error.
+pub fn opened(request: &Request) -> Result<(Input<'static>, Planned), ExitCode> {
+    let (input, found) = Input::open(&Disk, request);
+    let failed = || ExitCode::from(1);
+    report::print(&found.found, &found.sources);
+    let input = input.ok_or_else(failed)?;
+    let (planned, found) = input.plan();
+    report::print(&found.found, &found.sources);
+    Ok((input, planned.ok_or_else(failed)?))
+}
+
+fn reported(input: &Input<'_>, planned: &Planned) -> Report {
+    let mut report = Report::of(&Made {
+        compiled: &planned.compiled,
+        forecast: planned.forecast.as_ref(),
+        sources: &planned.sources,
+        file: &input.file,
+    });
+    report.changes = changes(input, planned);
+    report
+}
+
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> ExitCode {
-    let mut sources = SourceMap::new();
-    let options = Options {
-        sets: args.sets.clone(),
-        ranks: args.ranks,
-        emit: args.emit,
-        ..Options::default()
-    };
-    let (compiled, found) = compile(&Disk, &mut sources, &args.file, &options);
-    report::print(&found, &sources);
-    let Some(c) = compiled else { return ExitCode::from(1) };
+    if !args.overrides.is_empty() && !nrl_planner::input::is_yaml(&args.file) {
+        let said = format!("`{}` overrides a YAML file", args.overrides[0]);
+        let d = Diagnostic::error("bad-override", said).help("write `--set path=value`");
+        report::print(&[d], &SourceMap::new());
+        return ExitCode::from(2);
+    }
+    match shown(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(code) => code,
+    }
+}
+
+fn shown(args: &PlanArgs) -> Result<(), ExitCode> {
+    let (input, planned) = opened(&args.request(&args.file))?;
+    let c = &planned.compiled;
     if args.emit.is_some() {
-        for text in &c.emitted {
-            println!("{text}");
-        }
-    } else if args.json {
-        match serde_json::to_string_pretty(&c.plans) {
-            Ok(s) => println!("{s}"),
-            Err(e) => {
-                eprintln!("error: {e}");
-                return ExitCode::from(1);
-            }
-        }
+        print_all(&(c.emitted.join("\n") + "\n"));
+    } else if args.plans {
+        print_all(&(json(&c.plans)? + "\n"));
     } else {
-        print!("{}", screen(&c));
+        reports(args, &input, &planned)?;
     }
     if args.verbose {
         for (name, t) in &c.timings {
             println!("{name:>10} {:8.2} ms", t.as_secs_f64() * 1e3);
         }
     }
-    ExitCode::SUCCESS
+    Ok(())
 }
 
-/// One screen: models, layouts, and per graph the work, memory and collectives at its bounds.
-fn screen(c: &Compiled) -> String {
-    use std::fmt::Write;
-    let p = &c.program;
-    let mut out = String::new();
-    let steps: usize = p.phases.iter().map(|x| x.steps).sum();
-    let _ = writeln!(
-        out,
-        "plan {}   {} phases, {steps} steps, seed {}",
-        p.name,
-        p.phases.len(),
-        p.seed
-    );
-    for m in &p.models {
-        let (name, mesh) = &p.meshes[m.mesh];
-        let axes: Vec<String> =
-            mesh.axes.iter().map(|a| format!("{} {}", a.name, a.size)).collect();
-        let _ = writeln!(
-            out,
-            "  {:<10} {} {} parameters   on {name} ({})   context {}",
-            m.name,
-            m.family,
-            millions(parameters(m)),
-            axes.join(", "),
-            m.context
-        );
-    }
-    out += &memory(c);
-    out += &time(c);
-    let _ = writeln!(out, "\nper run of each graph, per rank, at its bounds");
-    for (plan, graph) in c.plans.iter().zip(&p.graphs) {
-        let bounds = bounds(graph);
-        let _ = writeln!(
-            out,
-            "  {:<10} {:>9} FLOP  {:>9} moved  {:>9} live   {bounds}",
-            plan.name,
-            si(plan.cost.flops),
-            bytes(plan.cost.bytes),
-            bytes(plan.peak_bytes)
-        );
-        for x in collectives(plan) {
-            let _ = writeln!(out, "      {x}");
+fn reports(args: &PlanArgs, input: &Input<'_>, planned: &Planned) -> Result<(), ExitCode> {
+    let own = reported(input, planned);
+    let other = match &args.against {
+        Some(file) => {
+            let (input, planned) = opened(&Request { gpu: None, ..args.request(file) })?;
+            Some(reported(&input, &planned))
         }
-    }
-    out
-}
-
-/// A line per stage on devices, the fullest marked; nothing where ranks are threads.
-fn memory(c: &Compiled) -> String {
-    use std::fmt::Write;
-    let gib = |x: f64| x / 1_073_741_824.0;
-    let all = nrl_driver::memory(c);
-    let least = all.iter().map(nrl_sim::Memory::margin).fold(f64::INFINITY, f64::min);
-    let mut out = String::new();
-    for (i, m) in all.iter().enumerate() {
-        if i == 0 {
-            let (name, total) = (&m.device.name, gib(m.device.memory));
-            let _ = writeln!(out, "\nmemory, GiB per rank; {name} has {total:.1}");
-        }
-        let terms: Vec<String> =
-            m.terms.iter().map(|t| format!("{} {:.1}", t.name, gib(t.bytes))).collect();
-        let mark = if m.margin() == least { "   <- tightest" } else { "" };
-        let share = 100.0 * m.sum() / m.device.memory;
-        let (sum, left) = (gib(m.sum()), gib(m.margin()));
-        let _ = writeln!(
-            out,
-            "  {:<18} {sum:>7.1}  {share:>4.0} %  margin {left:>6.1}   {}{mark}",
-            m.stage,
-            terms.join(" + ")
-        );
-    }
-    out
-}
-
-/// A line per phase of a step, on the machines that the recipe names.
-fn time(c: &Compiled) -> String {
-    use std::fmt::Write;
-    let Some(f) = nrl_driver::forecast(c, &nrl_driver::Assume::default()) else {
-        return String::new();
+        None => None,
     };
+    if let Some(path) = &args.html {
+        write(path, &page(&own, other.as_ref()))?;
+        eprintln!("wrote {}", path.display());
+    }
+    match (args.format, &other) {
+        (Format::Json, Some(other)) => print_all(&(json(&Comparison::of(&own, other))? + "\n")),
+        (Format::Json, None) => print_all(&(json(&own)? + "\n")),
+        (Format::Human, Some(other)) => print_all(&Comparison::of(&own, other).text()),
+        (Format::Human, None) if args.html.is_some() => {}
+        (Format::Human, None) => print_all(&painted(screen(&own, width()))),
+    }
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, ExitCode> {
+    serde_json::to_string_pretty(value).map_err(|why| {
+        eprintln!("error: {why}");
+        ExitCode::from(1)
+    })
+}
+
+fn write(path: &std::path::Path, text: &str) -> Result<(), ExitCode> {
+    std::fs::write(path, text).map_err(|why| {
+        let said = format!("cannot write {}: {why}", path.display());
+        report::print(&[Diagnostic::error("file-failed", said)], &SourceMap::new());
+        ExitCode::from(1)
+    })
+}
+
+/// Writes to standard output; a reader that has gone away is no error.
+pub fn print_all(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Headings in bold, guesses and what does not fit in red, on terminals alone.
+pub fn painted(text: String) -> String {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if plain || !std::io::stdout().is_terminal() {
+        return text;
+    }
+    let loud = ["DOES NOT FIT", "does not fit", "GUESS", "FAILS", "MORE THAN", "<- tightest"];
     let mut out = String::new();
-    for step in &f.steps {
-        let s = &step.seconds;
-        let _ = writeln!(out, "\nstep {:.1} s ({:.1} .. {:.1})", s.value, s.low, s.high);
-        for p in &step.phases {
-            let share = 100.0 * p.seconds.value / s.value;
-            let mfu = p.mfu.map_or(String::new(), |m| format!("MFU {:.0} %", 100.0 * m));
-            let parts: Vec<String> =
-                p.parts.iter().map(|x| format!("{} {:.2}", x.name, x.seconds)).collect();
-            let source = p.seconds.source.name();
-            let _ = writeln!(
-                out,
-                "  {:<18} {:>7.2} s {share:>4.0} %  {mfu:<9} {}   {source}",
-                p.name,
-                p.seconds.value,
-                parts.join(", ")
-            );
+    for line in text.lines() {
+        let first: &str = line.split("  ").next().unwrap_or("");
+        let heading =
+            !first.is_empty() && first.chars().all(|c| c.is_ascii_uppercase() || c == ' ');
+        let mut line = match heading {
+            true => format!("\u{1b}[1m{first}\u{1b}[0m{}", &line[first.len()..]),
+            false => line.to_string(),
+        };
+        for word in loud {
+            line = line.replace(word, &format!("\u{1b}[31m{word}\u{1b}[0m"));
         }
+        out += &line;
+        out.push('\n');
     }
     out
-}
-
-fn bounds(g: &nrl_ir::Graph) -> String {
-    let of: Vec<String> = g
-        .dims
-        .iter()
-        .filter(|(id, _)| g.dims.is_ragged(*id))
-        .map(|(id, d)| format!("{} <= {}", d.name, g.dims.bound(id)))
-        .collect();
-    of.join(", ")
-}
-
-fn collectives(plan: &Plan) -> Vec<String> {
-    plan.collectives
-        .iter()
-        .map(|c| {
-            format!(
-                "{} over {} x{}  {} each  because {}",
-                c.kind,
-                c.axes.join(", "),
-                c.count,
-                bytes(c.bytes),
-                c.reason
-            )
-        })
-        .collect()
-}
-
-fn si(x: f64) -> String {
-    for (unit, scale) in [("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)] {
-        if x >= scale {
-            return format!("{:.2} {unit}", x / scale);
-        }
-    }
-    format!("{x:.0} ")
-}
-
-/// `1.25 GiB`.
-fn bytes(x: f64) -> String {
-    for (unit, scale) in [("GiB", 1_073_741_824.0), ("MiB", 1_048_576.0), ("KiB", 1024.0)] {
-        if x >= scale {
-            return format!("{:.2} {unit}", x / scale);
-        }
-    }
-    format!("{x:.0} B")
 }

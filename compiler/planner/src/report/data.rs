@@ -11,6 +11,7 @@ pub const VERSION: u32 = 1;
 
 /// Everything that is said of one recipe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     pub version: u32,
     pub recipe: String,
@@ -33,6 +34,7 @@ pub struct Report {
 
 /// A kind of device and how many of it there are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Cluster {
     pub name: String,
     pub device: String,
@@ -47,6 +49,7 @@ pub struct Cluster {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Model {
     pub name: String,
     pub checkpoint: Option<String>,
@@ -63,6 +66,7 @@ pub struct Model {
 
 /// A mesh and what runs on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Layout {
     pub mesh: String,
     pub axes: Vec<Axis>,
@@ -72,6 +76,7 @@ pub struct Layout {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Axis {
     pub name: String,
     pub size: usize,
@@ -79,6 +84,7 @@ pub struct Axis {
 
 /// How a model is trained on a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Train {
     pub model: String,
     pub layers_per_stage: usize,
@@ -93,6 +99,7 @@ pub struct Train {
 
 /// How samples are drawn on a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sample {
     pub generator: String,
     pub replicas: usize,
@@ -106,6 +113,7 @@ pub struct Sample {
 
 /// A number with the interval that nine of ten runs should lie in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Number {
     pub value: f64,
     pub low: f64,
@@ -128,6 +136,7 @@ impl Number {
 
 /// A step of one phase of the recipe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Step {
     pub name: String,
     pub steps: usize,
@@ -147,6 +156,7 @@ pub struct Step {
 
 /// What most seconds are spent on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Dominant {
     pub phase: String,
     pub part: String,
@@ -157,6 +167,7 @@ pub struct Dominant {
 
 /// Part of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Phase {
     pub name: String,
     /// `sample`, `score`, `update`, `refit` or `other`.
@@ -177,6 +188,7 @@ pub struct Phase {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Part {
     pub name: String,
     pub seconds: f64,
@@ -184,6 +196,7 @@ pub struct Part {
 
 /// The whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Run {
     pub steps: usize,
     pub seconds: Number,
@@ -197,6 +210,7 @@ pub struct Run {
 
 /// Bytes on the fullest rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Memory {
     pub fits: bool,
     /// Index of the stage with the least left.
@@ -205,6 +219,7 @@ pub struct Memory {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Stage {
     pub name: String,
     pub mesh: String,
@@ -218,6 +233,7 @@ pub struct Stage {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Term {
     pub name: String,
     pub bytes: f64,
@@ -226,6 +242,7 @@ pub struct Term {
 
 /// One kind of collective of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Collective {
     pub phase: String,
     pub kind: String,
@@ -240,6 +257,7 @@ pub struct Collective {
 
 /// Something that nobody measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Assumption {
     pub what: String,
     pub value: String,
@@ -249,6 +267,7 @@ pub struct Assumption {
 
 /// A variant that was compiled, and what it changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Change {
     pub change: String,
     /// What to give to `--set`; empty where the text itself is to be edited.
@@ -263,6 +282,7 @@ pub struct Change {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemoryChange {
     pub stage: String,
     pub before_bytes: f64,
@@ -271,6 +291,7 @@ pub struct MemoryChange {
 
 /// One kind of operation of a pass, for the roofline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Operation {
     pub phase: String,
     /// `product`, `attention` or `memory`.
@@ -287,6 +308,7 @@ pub struct Operation {
 
 /// The stages of a pipeline over the first micro-batches of an update.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Pipeline {
     pub phase: String,
     pub stages: usize,
@@ -301,6 +323,7 @@ pub struct Pipeline {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Task {
     pub stage: usize,
     pub chunk: usize,
@@ -312,6 +335,7 @@ pub struct Task {
 
 /// What one graph does per run on one rank, at its bounds; counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Graph {
     pub name: String,
     pub bounds: String,
@@ -322,6 +346,7 @@ pub struct Graph {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counted {
     pub kind: String,
     pub axes: Vec<String>,
