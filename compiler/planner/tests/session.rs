@@ -173,7 +173,7 @@ fn an_answer_that_fails_says_what_to_type_and_ends_nothing() {
     let files = files();
     let mut session = open(&files);
     for (line, want) in [
-        ("set train.tp = 3", "cannot be split over tp = 3"),
+        ("set train.tp = 3", "3 must divide 16"),
         ("set train.pq = 4", "did you mean `train.dp`?"),
         ("set train.tp", "write `set PATH = VALUE`"),
         ("wriet", "did you mean `write`?"),

@@ -179,7 +179,9 @@ fn time(r: &Report, step: &Step, width: usize) -> String {
         facts.push(format!("bubble {} of updates", percent(step.bubble)));
     }
     facts.push(format!("padding {}", percent(step.padding)));
-    let _ = writeln!(out, "  {}", facts.join("   "));
+    for line in wrapped(&facts.join("   "), width - 2) {
+        let _ = writeln!(out, "  {line}");
+    }
     out
 }
 

@@ -110,7 +110,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
             line.push_str(word);
         }
     }
-    lines
+    lines.iter().map(|l| l.trim_end().to_string()).collect()
 }
 
 #[cfg(test)]

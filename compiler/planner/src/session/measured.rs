@@ -75,8 +75,9 @@ impl Session<'_> {
 /// The median of each kind and the number of its steps; the first step warms up and does not count.
 fn medians(text: &str) -> BTreeMap<&'static str, (f64, usize)> {
     let mut all: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
-    for line in text.lines() {
-        let Ok(row) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+    let rows: Vec<serde_json::Value> =
+        text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+    for row in rows.iter().skip(usize::from(rows.len() > 1)) {
         for (kind, names) in NAMES {
             let found = names.iter().find_map(|n| row.get(n)?.as_f64());
             if let Some(x) = found {
@@ -85,9 +86,6 @@ fn medians(text: &str) -> BTreeMap<&'static str, (f64, usize)> {
         }
     }
     let median = |mut all: Vec<f64>| {
-        if all.len() > 1 {
-            all.remove(0);
-        }
         all.sort_by(f64::total_cmp);
         (all[all.len() / 2], all.len())
     };
