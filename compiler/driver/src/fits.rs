@@ -23,6 +23,14 @@ pub(crate) fn everywhere(c: &Compiled) -> Vec<Memory> {
     on(c, Some(Device { name: "this machine".into(), memory: f64::INFINITY }))
 }
 
+/// The same where ranks are threads of a machine whose memory may be known.
+pub(crate) fn on_machine(c: &Compiled, m: &nrl_sim::machine::Machine) -> Vec<Memory> {
+    if m.memory <= 0.0 {
+        return vec![];
+    }
+    on(c, Some(Device { name: m.name.clone(), memory: m.memory }))
+}
+
 fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
     let known = |mesh: usize| {
         let cluster = c.facts.meshes.get(mesh)?.cluster?;

@@ -4,9 +4,12 @@
 //! stack). Out: a [`Forecast`]: seconds by phase, bytes by stage, each with its source. The numbers come from the
 //! plans that an engine would run.
 
+use std::collections::BTreeMap;
+
 use nrl_ir::program::{Binding, Phase as Section, Stage};
 use nrl_lower::facts::Law;
 use nrl_sim::Precision;
+use nrl_sim::calibration::Calibration;
 use nrl_sim::forecast::{Assumed, Estimate, Forecast, Kind, Part, Phase, Source, Step, Traffic};
 use nrl_sim::generate::Generated;
 use nrl_sim::lengths as law;
@@ -17,6 +20,7 @@ use nrl_sim::train::{Job, Took, Update};
 use nrl_sim::work::{Kind as WorkKind, Sizes, Work};
 
 use crate::sampler::{self, Draw, Sampler};
+use crate::threads::Seen;
 use crate::{Compiled, fits};
 
 /// What is taken for granted.
@@ -29,6 +33,10 @@ pub struct Assume {
     pub compute: Compute,
     /// Calibration tables; those that ship if `None`.
     pub tables: Option<Tables>,
+    /// What was measured of this machine, for ranks that are threads.
+    pub calibration: Option<Calibration>,
+    /// What was seen of the data sets of the program, by index.
+    pub seen: BTreeMap<usize, Seen>,
 }
 
 /// Lengths of the samples of a step, in tokens.
@@ -49,8 +57,11 @@ impl Lengths {
     }
 }
 
-/// The forecast of a recipe; `None` where its meshes are threads of this process.
+/// The forecast of a recipe; on threads of this process by what was measured of this machine.
 pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
+    if let Some(f) = crate::threads::forecast(c, assume) {
+        return Some(f);
+    }
     let tables = assume.tables.clone().unwrap_or_else(Tables::shipped);
     let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m))?;
     let stack = assume.stack.clone().unwrap_or_else(|| stack_of(c).to_string());
@@ -160,7 +171,7 @@ impl Cast<'_> {
         }
         let seconds = self.together(&phases);
         let (name, steps) = (section.name.clone(), section.steps);
-        Step { name, steps, seconds, phases, traffic, samples, tokens, padding }
+        Step { name, steps, seconds, phases, traffic, samples, tokens, padding, every: vec![] }
     }
 
     /// Seconds of a step: its phases one after the other, or, where samplers have devices of their own and samples may
@@ -519,7 +530,7 @@ fn kind_of(k: &WorkKind) -> nrl_sim::work::Collective {
 }
 
 /// What the seconds are spent on, the longest first.
-fn parts(took: &Took, times: f64) -> Vec<Part> {
+pub(crate) fn parts(took: &Took, times: f64) -> Vec<Part> {
     let (f, b) = (&took.forward, &took.backward);
     let mut parts: Vec<Part> = [
         ("products", f.product + b.product),

@@ -12,6 +12,7 @@ mod pools;
 mod rules;
 mod sampler;
 mod signal;
+pub mod threads;
 mod typed;
 
 use std::collections::BTreeSet;

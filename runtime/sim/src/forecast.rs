@@ -170,6 +170,27 @@ pub struct Step {
     pub tokens: f64,
     /// Share of a micro-batch's budget that holds no token.
     pub padding: f64,
+    /// What runs after every so many steps, on top of `seconds`.
+    pub every: Vec<Periodic>,
+}
+
+/// An evaluation or a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Periodic {
+    /// `evaluate test`.
+    pub name: String,
+    /// Steps from one to the next; it also runs after the last.
+    pub period: usize,
+    /// Of one time.
+    pub seconds: Estimate,
+}
+
+impl Step {
+    /// Seconds of a step with its share of what runs now and then.
+    pub fn average(&self) -> f64 {
+        let share = |p: &Periodic| p.seconds.value / p.period.clamp(1, self.steps.max(1)) as f64;
+        self.seconds.value + self.every.iter().map(share).sum::<f64>()
+    }
 }
 
 /// What a recipe will cost.
@@ -192,7 +213,7 @@ pub struct Forecast {
 impl Forecast {
     /// Seconds of all steps.
     pub fn total(&self) -> f64 {
-        self.steps.iter().map(|s| s.seconds.value * s.steps as f64).sum()
+        self.steps.iter().map(|s| s.average() * s.steps as f64).sum()
     }
 
     /// The stage with the least memory left.

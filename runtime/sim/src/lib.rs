@@ -4,6 +4,7 @@
 //! of each stage, by term, at the bounds that the recipe states; seconds of its phases. The numbers come from walking the
 //! plans that an engine would run, and generation from events over a law of lengths; nothing is measured and nothing runs.
 
+pub mod calibration;
 pub mod forecast;
 pub mod generate;
 pub mod lengths;
@@ -15,6 +16,7 @@ pub mod refit;
 pub mod rl_step;
 pub mod rollout;
 pub mod tables;
+pub mod threads;
 pub mod train;
 pub mod work;
 

@@ -59,6 +59,10 @@ pub struct Rates {
     pub update: f64,
     /// Seconds of a step besides all of this.
     pub fixed: f64,
+    /// Bytes of a number in products.
+    pub operand: f64,
+    /// What launches an item also computes it: launches add up with the rest.
+    pub inline: bool,
     /// A factor on all of it: what a version of the stack, or a kind of model on it, takes more.
     pub factor: f64,
 }
@@ -84,6 +88,8 @@ impl Default for Rates {
             handover: 50e-6,
             update: 1.0,
             fixed: 0.01,
+            operand: 2.0,
+            inline: false,
             factor: 1.0,
         }
     }
@@ -181,6 +187,9 @@ impl Speed<'_> {
     /// With the seconds that the device waits for the host, which runs ahead of it or does not.
     pub fn launched(&self, seconds: Seconds, kernels: f64) -> Seconds {
         let (device, host) = (seconds.sum(), kernels * self.rates.launch);
+        if self.rates.inline {
+            return Seconds { launch: seconds.launch + host, ..seconds };
+        }
         let longer = f64::max(device, host);
         if longer <= 0.0 {
             return seconds;
@@ -199,7 +208,7 @@ impl Speed<'_> {
     pub fn product(&self, m: f64, n: f64, k: f64, batch: f64) -> f64 {
         let idle = self.rates.half * self.machine.flops / 312e12 * (1.0 / m + 1.0 / n + 1.0 / k);
         let seconds = 2.0 * m * n * k / (self.peak() * self.rates.product) * (1.0 + idle);
-        let bytes = 2.0 * (m * k + k * n + m * n);
+        let bytes = self.rates.operand * (m * k + k * n + m * n);
         batch * f64::max(seconds, bytes / self.memory())
     }
 
