@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::calibrate::CalibrateArgs;
 use crate::check::CheckArgs;
 use crate::diff::DiffArgs;
 use crate::doc::DocArgs;
@@ -33,6 +34,7 @@ pub enum Command {
     Check(CheckArgs),
     Plan(PlanArgs),
     Repl(ReplArgs),
+    Calibrate(CalibrateArgs),
     Validate(ValidateArgs),
     Eval(EvalArgs),
     Generate(GenerateArgs),

@@ -3,6 +3,7 @@
 //! Exit codes: 0 if all went well, 1 if the recipe or the run has an error, 2 for arguments that make no sense.
 
 pub mod args;
+pub mod calibrate;
 pub mod check;
 pub mod diff;
 pub mod disk;
@@ -38,6 +39,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Repl(args) => repl::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Generate(args) => generate::run(&args),

@@ -6,6 +6,8 @@
 pub mod edit;
 pub mod explain;
 pub mod input;
+pub mod least;
+pub mod machine;
 pub mod report;
 pub mod rows;
 pub mod session;

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use nrl_sim::rates::{Compute, Rates};
 use nrl_sim::tables::{Entry, Tables, Traits, family};
 
-use super::fit::{Goal, fit, goals, solved};
+use super::fit::{Goal, fit, goals};
 use super::{Row, Table};
+use crate::least::solved;
 
 /// Rows of one source beyond this many count less each, so that together they count as many.
 const MANY: f64 = 40.0;

@@ -7,6 +7,7 @@
 use nrl_sim::rates::Rates;
 
 use super::{Case, Row, Table, metric};
+use crate::least::Problem;
 
 /// A row to fit: its case and the seconds that were measured.
 #[derive(Clone, Copy)]
@@ -76,39 +77,27 @@ const KNOBS: &[Knob] = &[
     (|r| &mut r.fixed, 1e-4, 3.0),
 ];
 
-/// Errors beyond this share count in proportion, not by their square.
-const USUAL: f64 = 0.05;
-
 /// The rates with the smallest error on `goals`, starting from `from`; moving a rate by a factor of e costs as much as
-/// a row that is off by `stay` times [`USUAL`].
+/// a row that is off by `stay` times [`crate::least::USUAL`].
 pub fn fit(goals: &[Goal<'_>], from: &Rates, stay: f64) -> Rates {
     if goals.is_empty() {
         return from.clone();
     }
-    let start = logs(from);
-    let (mut at, mut damping) = (start.clone(), 1e-2);
-    let mut off = offs(goals, &rates(from, &at));
-    let mut least = cost(goals, &off, &at, &start, stay);
-    for _ in 0..25 {
-        let slopes = slopes(goals, from, &at, &off);
-        let before = least;
-        while damping < 1e6 {
-            let step = step(goals, &slopes, &off, &at, &start, stay, damping);
-            let tried = clamped(&at, &step);
-            let now = offs(goals, &rates(from, &tried));
-            let c = cost(goals, &now, &tried, &start, stay);
-            if c < least {
-                (at, off, least) = (tried, now, c);
-                damping = (damping * 0.3).max(1e-6);
-                break;
-            }
-            damping *= 4.0;
-        }
-        if before - least < 1e-3 * before {
-            break;
-        }
-    }
-    rates(from, &at)
+    let off = |at: &[f64]| offs(goals, &rates(from, at));
+    let weights: Vec<f64> = goals.iter().map(|g| g.weight).collect();
+    let bounds: Vec<(f64, f64)> = KNOBS.iter().map(|(_, low, high)| (*low, *high)).collect();
+    let moves = KNOBS.iter().map(|(knob, ..)| *knob(&mut from.clone()) > 0.0).collect();
+    let problem = Problem {
+        off: &off,
+        weights: &weights,
+        start: logs(from),
+        moves,
+        bounds: &bounds,
+        stay,
+        rounds: 25,
+        enough: 1e-3,
+    };
+    rates(from, &problem.solve())
 }
 
 /// Logarithms of the rates; 0 for those that are none, which stay so.
@@ -131,13 +120,6 @@ fn rates(from: &Rates, at: &[f64]) -> Rates {
     r
 }
 
-fn clamped(at: &[f64], step: &[f64]) -> Vec<f64> {
-    let one = |((x, d), (_, low, high)): ((&f64, &f64), &Knob)| {
-        (x + d.clamp(-1.5, 1.5)).clamp(low.ln(), high.ln())
-    };
-    at.iter().zip(step).zip(KNOBS).map(one).collect()
-}
-
 /// Errors of the rows; several rows of one run that measure the same seconds are timed once.
 fn offs(goals: &[Goal<'_>], r: &Rates) -> Vec<f64> {
     let mut timed: Option<(*const Case, f64)> = None;
@@ -149,79 +131,7 @@ fn offs(goals: &[Goal<'_>], r: &Rates) -> Vec<f64> {
             s
         }
     };
-    goals.iter().map(|g| (seconds(g) / g.seconds).ln() / USUAL).collect()
-}
-
-/// Squares near zero, in proportion far from it.
-fn cost(goals: &[Goal<'_>], off: &[f64], at: &[f64], start: &[f64], stay: f64) -> f64 {
-    let rows = goals.iter().zip(off).map(|(g, e)| g.weight * 2.0 * ((1.0 + e * e).sqrt() - 1.0));
-    let moved = at.iter().zip(start).map(|(x, s)| (stay * (x - s)).powi(2));
-    rows.sum::<f64>() + moved.sum::<f64>()
-}
-
-/// Change of each row's error with each rate.
-fn slopes(goals: &[Goal<'_>], from: &Rates, at: &[f64], off: &[f64]) -> Vec<Vec<f64>> {
-    let d = 1e-3;
-    let one = |k: usize| {
-        if *(KNOBS[k].0)(&mut from.clone()) == 0.0 {
-            return vec![0.0; off.len()];
-        }
-        let mut moved = at.to_vec();
-        moved[k] += d;
-        let now = offs(goals, &rates(from, &moved));
-        now.iter().zip(off).map(|(a, b)| (a - b) / d).collect()
-    };
-    (0..at.len()).map(one).collect()
-}
-
-fn step(
-    goals: &[Goal<'_>],
-    slopes: &[Vec<f64>],
-    off: &[f64],
-    at: &[f64],
-    start: &[f64],
-    stay: f64,
-    damping: f64,
-) -> Vec<f64> {
-    let n = at.len();
-    let weights: Vec<f64> =
-        goals.iter().zip(off).map(|(g, e)| g.weight / (1.0 + e * e).sqrt()).collect();
-    let dot = |a: &[f64], b: &[f64]| -> f64 {
-        a.iter().zip(b).zip(&weights).map(|((x, y), w)| x * y * w).sum()
-    };
-    let mut m = vec![vec![0.0; n + 1]; n];
-    for i in 0..n {
-        for j in 0..n {
-            m[i][j] = dot(&slopes[i], &slopes[j]);
-        }
-        m[i][n] = -dot(&slopes[i], off) - stay * stay * (at[i] - start[i]);
-        m[i][i] = m[i][i] * (1.0 + damping) + stay * stay + 1e-9;
-    }
-    solved(m)
-}
-
-/// Solves linear equations, given as rows with the right side last, by elimination with pivots.
-pub fn solved(mut m: Vec<Vec<f64>>) -> Vec<f64> {
-    let n = m.len();
-    for i in 0..n {
-        let largest = (i..n).max_by(|a, b| m[*a][i].abs().total_cmp(&m[*b][i].abs()));
-        m.swap(i, largest.unwrap_or(i));
-        if m[i][i].abs() < 1e-300 {
-            continue;
-        }
-        let (above, below) = m.split_at_mut(i + 1);
-        let pivot = &above[i];
-        for row in below {
-            let f = row[i] / pivot[i];
-            row.iter_mut().zip(pivot).skip(i).for_each(|(x, p)| *x -= f * p);
-        }
-    }
-    let mut x = vec![0.0; n];
-    for i in (0..n).rev() {
-        let known: f64 = (i + 1..n).map(|k| m[i][k] * x[k]).sum();
-        x[i] = if m[i][i].abs() < 1e-300 { 0.0 } else { (m[i][n] - known) / m[i][i] };
-    }
-    x
+    goals.iter().map(|g| (seconds(g) / g.seconds).ln()).collect()
 }
 
 /// Is a row in the half that is fitted on? Rows of one run are in the same half, whatever they measure.
