@@ -16,6 +16,7 @@ pub mod generate;
 pub mod import;
 pub mod load;
 pub mod lsp;
+pub mod machine;
 pub mod new;
 pub mod plan;
 pub mod repl;
