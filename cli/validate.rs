@@ -4,19 +4,32 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use nrl_driver::{Assume, Options};
+use nrl_planner::input::{Input, Request};
 use nrl_planner::rows::{Row, Table, Verdict, calibrate, fit, read};
+use nrl_planner::runs;
 use nrl_planner::steps::{self, Stacks};
 use nrl_sim::tables::Tables;
+
+use crate::disk::Disk;
+use crate::{machine, report};
 
 /// Predicts every row of a table of measured runs, and says how far it is off
 #[derive(clap::Args, Debug)]
 pub struct ValidateArgs {
-    /// Tables of measured values, a row each (model, layout, machine, metric, value), or of whole steps
+    /// Tables of measured values, a row each (model, layout, machine, metric, value), or of whole steps;
+    /// runs (`runs/3`), or JSON lines of metrics, ours or those of NeMo RL
     #[arg(value_name = "ROWS.csv", required = true)]
     pub files: Vec<PathBuf>,
     /// Prints text, or one JSON object
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
+    /// Recipe that metrics were measured with, instead of the one beside them
+    #[arg(long, value_name = "FILE")]
+    pub recipe: Option<String>,
+    /// Overrides a value of that recipe
+    #[arg(long = "set", value_name = "PATH=EXPR")]
+    pub sets: Vec<String>,
     /// Prints every row, not only the summary
     #[arg(long)]
     pub all: bool,
@@ -73,10 +86,54 @@ fn text(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
+/// The metrics that a run directory or a file of JSON lines stands for.
+fn metrics(file: &Path) -> Option<PathBuf> {
+    match file.is_dir() {
+        true => Some(file.join("metrics.jsonl")),
+        false => file.extension().is_some_and(|e| e == "jsonl").then(|| file.to_path_buf()),
+    }
+}
+
+/// A run beside the forecast of its recipe.
+fn measured(args: &ValidateArgs, file: &Path, metrics: &Path) -> Result<Verdict, String> {
+    let told = |e: String| format!("{}: {e}", metrics.display());
+    let run = runs::read(&text(metrics)?).map_err(told)?;
+    let beside = metrics.with_file_name("recipe.nrl");
+    let recipe = match &args.recipe {
+        Some(recipe) => recipe.clone(),
+        None if beside.is_file() => beside.display().to_string(),
+        None => {
+            let beside = metrics.display();
+            return Err(format!(
+                "{beside} has no recipe.nrl beside it; name the recipe with `--recipe FILE`"
+            ));
+        }
+    };
+    let assume = machine::assume(args.tables.as_deref())?;
+    let options = Options { sets: args.sets.clone(), ..Options::default() };
+    let request = Request { path: recipe.clone(), options, assume, ..Request::default() };
+    let (input, found) = Input::open(&Disk, &request);
+    report::print(&found.found, &found.sources);
+    let mut input = input.ok_or_else(|| format!("{recipe} cannot be read"))?;
+    let (planned, found) = input.plan();
+    report::print(&found.found, &found.sources);
+    let planned = planned.ok_or_else(|| format!("{recipe} does not compile"))?;
+    machine::look(&planned.compiled, &mut input.assume);
+    let plan = |lengths| {
+        let assume = Assume { lengths, ..input.assume.clone() };
+        nrl_driver::forecast(&planned.compiled, &assume)
+    };
+    Ok(runs::verdict(&file.display().to_string(), &run, &plan))
+}
+
 fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
     let mut rows = vec![];
     let mut steps = Verdict::default();
     for file in &args.files {
+        if let Some(metrics) = metrics(file) {
+            steps = steps.join(measured(args, file, &metrics)?);
+            continue;
+        }
         let text = text(file)?;
         let told = |e: String| format!("{}: {e}", file.display());
         if steps::is_steps(&text) {

@@ -35,6 +35,8 @@ pub struct Assume {
     pub tables: Option<Tables>,
     /// What was measured of this machine, for ranks that are threads.
     pub calibration: Option<Calibration>,
+    /// Mean and largest number of tokens of answers, as a run had them; what the recipe assumes if `None`.
+    pub lengths: Option<(f64, f64)>,
     /// What was seen of the data sets of the program, by index.
     pub seen: BTreeMap<usize, Seen>,
 }
@@ -248,7 +250,12 @@ impl Cast<'_> {
         let prompt = if complete { 0.0 } else { (limit / 8.0).clamp(1.0, 128.0) };
         let most = new.map_or(context, |n| n as f64).min(context - prompt).max(1.0);
         let mut guessed = false;
+        let given = self.assume.lengths.filter(|_| !complete);
         let law = match law {
+            _ if given.is_some() => {
+                let mean = given.map_or(most, |(mean, _)| mean.min(most));
+                law::Lengths::Capped { mean, sigma: 0.8, endless: 0.0 }
+            }
             Some(Law::Lognormal { mean, p99 }) => {
                 law::Lengths::Lognormal { mean: *mean, p99: *p99 }
             }

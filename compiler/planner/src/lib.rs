@@ -10,5 +10,6 @@ pub mod least;
 pub mod machine;
 pub mod report;
 pub mod rows;
+pub mod runs;
 pub mod session;
 pub mod steps;

@@ -70,6 +70,10 @@ fn step(
     let cast = Cast { c, assume };
     let (mut samples, mut tokens) = (0.0f64, 0.0f64);
     for b in &section.step {
+        // Prompts alone are of no length yet.
+        if matches!(b.stage, Stage::Take { complete: false, .. }) {
+            continue;
+        }
         let Some(s) = cast.samples(&section.step, b) else { continue };
         for a in &s.lengths.assumed {
             if !assumed.contains(a) {

@@ -70,6 +70,10 @@ pub(super) fn of(
         };
         return Lengths { prompt, mean: mean.min(most), most, assumed };
     }
+    if let Some((mean, longest)) = assume.lengths {
+        let mean = mean.min(most).max(1.0);
+        return Lengths { prompt, mean, most: longest.min(most).max(mean), assumed };
+    }
     let law = c.facts.assumptions.iter().find(|a| a.of == "lengths").map(|a| &a.law);
     let (mean, most) = match law {
         Some(Law::Lognormal { mean, p99 }) => (mean.min(most), most.min(p99 * 1.6)),

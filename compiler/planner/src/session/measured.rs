@@ -8,28 +8,7 @@ use std::fmt::Write;
 
 use super::{Answer, Session};
 use crate::report::words::seconds;
-
-/// Names of the seconds of each kind of phase: ours, then those of NeMo RL.
-const NAMES: [(&str, &[&str]); 5] = [
-    ("sample", &["seconds/generate", "timing/train/generation"]),
-    (
-        "score",
-        &[
-            "seconds/logprob",
-            "timing/train/policy_and_reference_logprobs",
-            "timing/train/logprob_inference",
-        ],
-    ),
-    ("update", &["seconds/update", "timing/train/policy_training"]),
-    (
-        "refit",
-        &[
-            "timing/train/weight_sync",
-            "timing/train/prepare_for_generation/transfer_and_update_weights",
-        ],
-    ),
-    ("step", &["seconds/step", "timing/train/total_step_time"]),
-];
+use crate::runs::NAMES;
 
 impl Session<'_> {
     pub(super) fn compare(&self, file: &str) -> Answer {
