@@ -100,10 +100,11 @@ impl Problem<'_> {
     }
 
     fn clamped(&self, at: &[f64], step: &[f64]) -> Vec<f64> {
-        let one = |((x, d), (low, high)): ((&f64, &f64), &(f64, f64))| {
-            (x + d.clamp(-1.5, 1.5)).clamp(low.ln(), high.ln())
+        let one = |k: usize| match (self.moves[k], self.bounds[k]) {
+            (true, (low, high)) => (at[k] + step[k].clamp(-1.5, 1.5)).clamp(low.ln(), high.ln()),
+            (false, _) => at[k],
         };
-        at.iter().zip(step).zip(self.bounds).map(one).collect()
+        (0..at.len()).map(one).collect()
     }
 }
 
