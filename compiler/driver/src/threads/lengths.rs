@@ -79,8 +79,14 @@ pub(super) fn of(
         Some(Law::Lognormal { mean, p99 }) => (mean.min(most), most.min(p99 * 1.6)),
         Some(Law::Uniform { low, high }) => (((low + high) / 2.0).min(most), high.min(most)),
         Some(Law::Always(x)) => (x.min(most), x.min(most)),
-        Some(Law::File(_)) | None => {
-            let help = "`assume lengths = lognormal(mean: .., p99: ..)`";
+        Some(Law::Measured(all)) if !all.is_empty() => {
+            let sum: f64 = all.iter().map(|n| f64::from(*n)).sum();
+            let longest = all.iter().max().map_or(most, |n| f64::from(*n));
+            ((sum / all.len() as f64).min(most), longest.min(most))
+        }
+        Some(Law::File(_) | Law::Measured(_)) | None => {
+            let help =
+                "`assume lengths from \"rollouts.jsonl\"`, or `= lognormal(mean: .., p99: ..)`";
             let near = answer.filter(|a| most <= FAR * a);
             let mean = near.map_or(most / 4.0, |a| a.min(most)).max(1.0);
             (guess("output length", mean, help), most)
