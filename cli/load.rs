@@ -25,6 +25,8 @@ pub fn recipe(args: &RecipeArgs) -> Result<Compiled, ExitCode> {
         sets: args.sets.clone(),
         ranks: args.ranks,
         recipe: args.recipe.clone(),
+        // A file that cannot be read has been told of; a run does without it.
+        assume: crate::machine::assume(None).unwrap_or_default(),
         ..nrl_driver::Options::default()
     };
     let (compiled, found) = nrl_driver::compile(&Disk, &mut sources, &args.file, &options);

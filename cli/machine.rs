@@ -11,10 +11,13 @@ use std::sync::Arc;
 use nrl_driver::threads::{Seen, on_threads};
 use nrl_driver::{Assume, Compiled};
 use nrl_ir::program::{Data, Source, Stage};
+use nrl_planner::input::{Input, Request};
 use nrl_runtime::run::source::{Prompts, complete};
 use nrl_runtime::text::Text;
 use nrl_sim::calibration::Calibration;
 use nrl_sim::tables::Tables;
+
+use crate::disk::Disk;
 
 /// Rows that are looked at.
 const ROWS: usize = 512;
@@ -39,10 +42,11 @@ pub fn assume(file: Option<&Path>) -> Result<Assume, String> {
     }
 }
 
-/// Looks up the lengths of prompts and answers, where ranks are threads of this process: there the data is, too.
-pub fn look(c: &Compiled, assume: &mut Assume) {
+/// Looks up the lengths of prompts and answers, where ranks are threads of this process: there the data is, too. Was
+/// there anything to look up?
+pub fn look(c: &Compiled, assume: &mut Assume) -> bool {
     if !on_threads(c) {
-        return;
+        return false;
     }
     let program = &c.program;
     let every = program.phases.iter().flat_map(|p| p.every.iter().flat_map(|e| &e.stages));
@@ -60,6 +64,19 @@ pub fn look(c: &Compiled, assume: &mut Assume) {
             assume.seen.insert(*data, seen);
         }
     }
+    !assume.seen.is_empty()
+}
+
+/// Assumptions for a recipe that will be planned again and again.
+pub fn prepared(mut request: Request) -> Request {
+    // A file that cannot be read has been told of; plans do without it.
+    request.assume = assume(None).unwrap_or_default();
+    if let (Some(input), _) = Input::open(&Disk, &request)
+        && let (Some(planned), _) = input.plan()
+    {
+        look(&planned.compiled, &mut request.assume);
+    }
+    request
 }
 
 fn seen(data: &Data, text: &Arc<Text>, context: usize, seed: u64) -> Option<Seen> {

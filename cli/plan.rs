@@ -14,7 +14,7 @@ use nrl_planner::input::{Input, Planned, Request};
 use nrl_planner::report::{Comparison, Made, Report, changes, page, screen};
 
 use crate::disk::Disk;
-use crate::report;
+use crate::{machine, report};
 
 /// Shows what a recipe will cost: seconds, memory, and what would make it cheaper
 #[derive(clap::Args, Debug)]
@@ -52,6 +52,9 @@ pub struct PlanArgs {
     /// Software whose rates count, such as `megatron`; by the layout if left out
     #[arg(long, value_name = "NAME")]
     pub stack: Option<String>,
+    /// What was measured of this machine (`nrlc calibrate`), or rates of stacks, instead of those that are known
+    #[arg(long, value_name = "FILE")]
+    pub tables: Option<PathBuf>,
     /// Prints the plans that engines run, as JSON
     #[arg(long, conflicts_with_all = ["format", "html", "against", "emit"])]
     pub plans: bool,
@@ -79,8 +82,9 @@ fn width() -> usize {
 }
 
 impl PlanArgs {
-    fn request(&self, file: &str) -> Request {
-        Request {
+    fn request(&self, file: &str) -> Result<Request, ExitCode> {
+        let assume = Assume { stack: self.stack.clone(), ..self.measured()? };
+        Ok(Request {
             path: file.to_string(),
             overrides: self.overrides.clone(),
             environment: std::env::vars().collect(),
@@ -90,10 +94,19 @@ impl PlanArgs {
                 ranks: self.ranks,
                 recipe: self.recipe.clone(),
                 emit: self.emit,
+                assume: assume.clone(),
                 ..Options::default()
             },
-            assume: Assume { stack: self.stack.clone(), ..Assume::default() },
-        }
+            assume,
+        })
+    }
+
+    /// What was measured, of this machine or of others.
+    fn measured(&self) -> Result<Assume, ExitCode> {
+        machine::assume(self.tables.as_deref()).map_err(|why| {
+            report::print(&[Diagnostic::error("file-not-read", why)], &SourceMap::new());
+            ExitCode::from(1)
+        })
     }
 }
 
@@ -102,10 +115,14 @@ pub fn opened(request: &Request) -> Result<(Input<'static>, Planned), ExitCode> 
     let (input, found) = Input::open(&Disk, request);
     let failed = || ExitCode::from(1);
     report::print(&found.found, &found.sources);
-    let input = input.ok_or_else(failed)?;
+    let mut input = input.ok_or_else(failed)?;
     let (planned, found) = input.plan();
     report::print(&found.found, &found.sources);
-    Ok((input, planned.ok_or_else(failed)?))
+    let mut planned = planned.ok_or_else(failed)?;
+    if machine::look(&planned.compiled, &mut input.assume) {
+        planned.forecast = input.forecast(&planned.compiled);
+    }
+    Ok((input, planned))
 }
 
 fn reported(input: &Input<'_>, planned: &Planned) -> Report {
@@ -134,7 +151,7 @@ pub fn run(args: &PlanArgs) -> ExitCode {
 }
 
 fn shown(args: &PlanArgs) -> Result<(), ExitCode> {
-    let (input, planned) = opened(&args.request(&args.file))?;
+    let (input, planned) = opened(&args.request(&args.file)?)?;
     let c = &planned.compiled;
     if args.emit.is_some() {
         print_all(&(c.emitted.join("\n") + "\n"));
@@ -155,7 +172,7 @@ fn reports(args: &PlanArgs, input: &Input<'_>, planned: &Planned) -> Result<(), 
     let own = reported(input, planned);
     let other = match &args.against {
         Some(file) => {
-            let (input, planned) = opened(&Request { gpu: None, ..args.request(file) })?;
+            let (input, planned) = opened(&Request { gpu: None, ..args.request(file)? })?;
             Some(reported(&input, &planned))
         }
         None => None,

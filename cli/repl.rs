@@ -59,6 +59,7 @@ pub fn run(args: &ReplArgs) -> ExitCode {
         },
         ..Request::default()
     };
+    let request = crate::machine::prepared(request);
     let mut session = match Session::new(&Disk, &request) {
         Ok((session, found)) => {
             report::print(&found.found, &found.sources);

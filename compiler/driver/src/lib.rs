@@ -80,6 +80,8 @@ pub struct Options {
     pub fuse: bool,
     /// Keep the text form of every graph after this phase.
     pub emit: Option<Phase>,
+    /// What budgets of time are decided with.
+    pub assume: Assume,
 }
 
 impl Options {
@@ -94,7 +96,14 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { sets: vec![], ranks: None, recipe: None, fuse: true, emit: None }
+        Options {
+            sets: vec![],
+            ranks: None,
+            recipe: None,
+            fuse: true,
+            emit: None,
+            assume: Assume::default(),
+        }
     }
 }
 
@@ -194,7 +203,7 @@ fn finish(
         not_yet: pipeline.lowered.not_yet,
     };
     if !failed {
-        problems.extend(budgets::findings(&compiled, &pipeline.lowered.budgets));
+        problems.extend(budgets::findings(&compiled, &pipeline.lowered.budgets, &options.assume));
         problems.extend(signal::findings(&compiled));
         let recipes = typed::recipes(&compiled);
         let found = recipes.iter().flat_map(nrl_rules::check);

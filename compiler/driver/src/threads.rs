@@ -40,6 +40,8 @@ pub struct Task {
     pub micro: usize,
     pub micro_tokens: f64,
     pub generated: Option<Generated>,
+    /// Share by which the lengths of its samples may be off.
+    pub spread: f64,
 }
 
 /// Are all ranks of the program threads of this process?
@@ -98,6 +100,7 @@ impl Cast<'_> {
             micro: 1,
             micro_tokens: 0.0,
             generated: None,
+            spread: 0.0,
         };
         match &b.stage {
             Stage::Take { data, count, .. } => {
@@ -246,6 +249,7 @@ impl Cast<'_> {
         t.chore.runs = micro * times;
         t.chore.samples = per_rank * times;
         (t.micro, t.micro_tokens) = (micro as usize, sizes.tokens);
+        t.spread = s.lengths.spread;
     }
 
     /// Continuous batching on the busiest rank.
@@ -293,6 +297,7 @@ impl Cast<'_> {
         t.chore.tokens = n * l.mean;
         t.chore.logits = n * l.mean * vocab;
         t.chore.samples = n;
+        t.spread = l.spread;
         let kept = per_token(plan, 4.0);
         t.chore.copied = (n - prefilled).max(0.0) * l.prompt * kept;
         t.chore.gathered = self.gathered(g.model, plan);

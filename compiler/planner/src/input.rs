@@ -167,13 +167,17 @@ impl<'f> Input<'f> {
         let (compiled, found) =
             nrl_driver::compile(&self.files(), &mut sources, &self.path, &self.options);
         let planned = compiled.map(|compiled| {
-            let mut forecast = nrl_driver::forecast(&compiled, &self.assume);
-            if let Some(f) = &mut forecast {
-                f.assumed.splice(0..0, self.guesses.iter().cloned());
-            }
+            let forecast = self.forecast(&compiled);
             Planned { compiled, forecast, sources: sources.clone() }
         });
         (planned, Findings { found, sources })
+    }
+
+    /// The forecast of what was compiled, with what was guessed before.
+    pub fn forecast(&self, compiled: &Compiled) -> Option<Forecast> {
+        let mut forecast = nrl_driver::forecast(compiled, &self.assume)?;
+        forecast.assumed.splice(0..0, self.guesses.iter().cloned());
+        Some(forecast)
     }
 
     /// The paths that can be set, with where their values stand.

@@ -165,7 +165,7 @@ fn phase(c: &Compiled, threads: &Threads, t: &Task) -> Phase {
         model: t.model,
         mesh: t.mesh,
         devices,
-        seconds: Estimate::around(seconds, threads.spread, threads.source),
+        seconds: Estimate::around(seconds, threads.spread + t.spread, threads.source),
         parts: all,
         forward,
         backward,

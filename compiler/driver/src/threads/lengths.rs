@@ -25,8 +25,14 @@ pub(super) struct Lengths {
     pub prompt: f64,
     pub mean: f64,
     pub most: f64,
+    /// Share by which guesses may be off.
+    pub spread: f64,
     pub assumed: Vec<Assumed>,
 }
+
+/// Shares by which lengths may be off: of what is like reference answers, and of what nobody knows.
+const NEAR_SPREAD: f64 = 0.25;
+const SPREAD: f64 = 1.0;
 
 /// An answer may be this many times as long as the reference before that says nothing about it.
 const FAR: f64 = 8.0;
@@ -52,9 +58,11 @@ pub(super) fn of(
         });
         value
     };
+    let mut spread: f64 = 0.0;
     let prompt = match seen {
         Some(s) => s.prompt,
         None => {
+            spread = SPREAD;
             let limit = d.at_most.map_or(context, |(n, _)| n as f64);
             guess("prompt length", (limit / 2.0).max(1.0), "put the data where the recipe says")
         }
@@ -65,14 +73,15 @@ pub(super) fn of(
         let mean = match answer {
             Some(a) => a,
             None => {
+                spread = SPREAD;
                 guess("answer length", (most / 4.0).max(1.0), "put the data where the recipe says")
             }
         };
-        return Lengths { prompt, mean: mean.min(most), most, assumed };
+        return Lengths { prompt, mean: mean.min(most), most, spread, assumed };
     }
     if let Some((mean, longest)) = assume.lengths {
         let mean = mean.min(most).max(1.0);
-        return Lengths { prompt, mean, most: longest.min(most).max(mean), assumed };
+        return Lengths { prompt, mean, most: longest.min(most).max(mean), spread, assumed };
     }
     let law = c.facts.assumptions.iter().find(|a| a.of == "lengths").map(|a| &a.law);
     let (mean, most) = match law {
@@ -88,9 +97,10 @@ pub(super) fn of(
             let help =
                 "`assume lengths from \"rollouts.jsonl\"`, or `= lognormal(mean: .., p99: ..)`";
             let near = answer.filter(|a| most <= FAR * a);
+            spread = spread.max(if near.is_some() { NEAR_SPREAD } else { SPREAD });
             let mean = near.map_or(most / 4.0, |a| a.min(most)).max(1.0);
             (guess("output length", mean, help), most)
         }
     };
-    Lengths { prompt, mean, most: most.max(mean), assumed }
+    Lengths { prompt, mean, most: most.max(mean), spread, assumed }
 }
