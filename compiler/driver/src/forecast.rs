@@ -19,6 +19,7 @@ use nrl_sim::tables::{Found, Tables};
 use nrl_sim::train::{Job, Took, Update};
 use nrl_sim::work::{Kind as WorkKind, Sizes, Work};
 
+use crate::regroup::Works;
 use crate::sampler::{self, Draw, Sampler};
 use crate::threads::Seen;
 use crate::{Compiled, fits};
@@ -66,8 +67,7 @@ pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
     }
     let tables = assume.tables.clone().unwrap_or_else(Tables::shipped);
     let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m))?;
-    let stack = assume.stack.clone().unwrap_or_else(|| stack_of(c).to_string());
-    let found = tables.find(&first.name, &stack, assume.compute);
+    let (stack, found) = rates_of(c, assume, &tables, &first);
     let cast = Cast { c, assume, found: &found };
     let mut assumed = vec![];
     let steps: Vec<Step> =
@@ -91,6 +91,47 @@ pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
         assumed,
         not_modelled: vec!["contention of the network, clocks of devices".into()],
     })
+}
+
+/// What was found for the machines and the software of a recipe; `None` without machines.
+pub fn rates(c: &Compiled, assume: &Assume, tables: &Tables) -> Option<Found> {
+    let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m))?;
+    Some(rates_of(c, assume, tables, &first).1)
+}
+
+fn rates_of(c: &Compiled, assume: &Assume, tables: &Tables, first: &Machine) -> (String, Found) {
+    let stack = assume.stack.clone().unwrap_or_else(|| stack_of(c).to_string());
+    let found = tables.find(&first.name, &stack, assume.compute);
+    (stack, found)
+}
+
+/// Seconds per step, in the mean over phases, of the passes and updates on one mesh.
+pub fn seconds_on(
+    c: &Compiled,
+    assume: &Assume,
+    found: &Found,
+    mesh: usize,
+    works: &mut Works,
+) -> f64 {
+    let cast = Cast { c, assume, found };
+    let (mut seconds, mut steps) = (0.0, 0);
+    for section in &c.program.phases {
+        steps += section.steps;
+        for b in &section.step {
+            let Some((pass, optimizer, updates, epochs, budget)) = cast.asked(b) else { continue };
+            if c.program.models[pass.model].mesh != mesh {
+                continue;
+            }
+            let Some((count, lengths)) = cast.samples(&section.step, b) else { continue };
+            let (count, updates) = (count * epochs as f64, updates * epochs);
+            let all = Counted { updates, budget, count, lengths: &lengths };
+            let Some(t) = timed(c, &pass, &all, optimizer, works) else { continue };
+            let (rates, compute) = (&found.rates, assume.compute);
+            let took = t.job.run(&Speed { machine: &t.machine, rates, compute });
+            seconds += took.seconds * t.times * section.steps as f64;
+        }
+    }
+    seconds / steps.max(1) as f64
 }
 
 /// The machine that a mesh is on.
@@ -142,28 +183,18 @@ impl Cast<'_> {
             }
             samples = samples.max(count);
             tokens = tokens.max(count * lengths.sum());
+            if let Some((pass, optimizer, updates, epochs, budget)) = self.asked(b) {
+                let (count, updates) = (count * epochs as f64, updates * epochs);
+                let all = Counted { updates, budget, count, lengths: &lengths };
+                let made = self.pass(b, &pass, &all, optimizer, &mut traffic);
+                if let (Some(p), Some(_)) = (&made, optimizer) {
+                    let full = (budget as f64).max(lengths.sum());
+                    padding = (1.0 - p.micro_tokens / full).clamp(0.0, 1.0);
+                }
+                phases.extend(made);
+                continue;
+            }
             match &b.stage {
-                Stage::Forward { model, graph, tokens: budget, .. } => {
-                    let name = format!("score by {}", self.c.program.models[*model].name);
-                    let pass = Pass { kind: Kind::Score, name, model: *model, graph: *graph };
-                    let one = Counted { updates: 1, budget: *budget, count, lengths: &lengths };
-                    phases.extend(self.pass(b, &pass, &one, None, &mut traffic));
-                }
-                Stage::Update {
-                    model, graph, optimizer, updates, epochs, tokens: budget, ..
-                } => {
-                    let name = format!("update {}", self.c.program.models[*model].name);
-                    let pass = Pass { kind: Kind::Update, name, model: *model, graph: *graph };
-                    let updates = updates * epochs;
-                    let count = count * *epochs as f64;
-                    let all = Counted { updates, budget: *budget, count, lengths: &lengths };
-                    let made = self.pass(b, &pass, &all, Some(*optimizer), &mut traffic);
-                    if let Some(p) = &made {
-                        let full = (*budget as f64).max(lengths.sum());
-                        padding = (1.0 - p.micro_tokens / full).clamp(0.0, 1.0);
-                    }
-                    phases.extend(made);
-                }
                 Stage::Generate { generator, copies, .. } => {
                     phases.extend(self.sample(b, *generator, *copies, count, &lengths));
                     phases.extend(self.refit(&section.step, b, *generator));
@@ -201,15 +232,22 @@ impl Cast<'_> {
         }
     }
 
-    /// The pass of an update: its optimizer, updates, epochs and tokens of a micro-batch.
-    fn update(&self, b: &Binding) -> Option<(Pass, usize, usize, usize, usize)> {
-        let Stage::Update { model, graph, optimizer, updates, epochs, tokens, .. } = &b.stage
-        else {
-            return None;
-        };
-        let name = format!("update {}", self.c.program.models[*model].name);
-        let pass = Pass { kind: Kind::Update, name, model: *model, graph: *graph };
-        Some((pass, *optimizer, *updates, *epochs, *tokens))
+    /// A pass or an update: its optimizer, updates, epochs and tokens of a micro-batch.
+    fn asked(&self, b: &Binding) -> Option<(Pass, Option<usize>, usize, usize, usize)> {
+        let name = |what: &str, model: usize| format!("{what} {}", self.c.program.models[model].name);
+        match b.stage {
+            Stage::Update { model, graph, optimizer, updates, epochs, tokens, .. } => {
+                let name = name("update", model);
+                let pass = Pass { kind: Kind::Update, name, model, graph };
+                Some((pass, Some(optimizer), updates, epochs, tokens))
+            }
+            Stage::Forward { model, graph, tokens, .. } => {
+                let name = name("score by", model);
+                let pass = Pass { kind: Kind::Score, name, model, graph };
+                Some((pass, None, 1, 1, tokens))
+            }
+            _ => None,
+        }
     }
 
     /// How many samples a stage works on, and how long they are.
@@ -290,7 +328,7 @@ impl Cast<'_> {
         optimizer: Option<usize>,
         traffic: &mut Vec<Traffic>,
     ) -> Option<Phase> {
-        let timed = timed(self.c, pass, all, optimizer)?;
+        let timed = timed(self.c, pass, all, optimizer, &mut Works::default())?;
         let Timed { job, machine, times, .. } = &timed;
         let speed = Speed { machine, rates: &self.found.rates, compute: self.assume.compute };
         let took = job.run(&speed);
@@ -463,11 +501,14 @@ pub fn updates(c: &Compiled) -> Vec<Timed> {
     let mut all = vec![];
     for section in &c.program.phases {
         for b in &section.step {
-            let Some((pass, optimizer, updates, epochs, budget)) = cast.update(b) else { continue };
+            let Some((pass, optimizer, updates, epochs, budget)) = cast.asked(b) else { continue };
+            if optimizer.is_none() {
+                continue;
+            }
             let Some((count, lengths)) = cast.samples(&section.step, b) else { continue };
             let count = count * epochs as f64;
             let counted = Counted { updates: updates * epochs, budget, count, lengths: &lengths };
-            all.extend(timed(c, &pass, &counted, Some(optimizer)));
+            all.extend(timed(c, &pass, &counted, optimizer, &mut Works::default()));
         }
     }
     all
@@ -478,7 +519,13 @@ fn precision(c: &Compiled, model: usize) -> Precision {
     if bf16 { Precision::Bf16 } else { Precision::F32 }
 }
 
-fn timed(c: &Compiled, pass: &Pass, all: &Counted<'_>, optimizer: Option<usize>) -> Option<Timed> {
+fn timed(
+    c: &Compiled,
+    pass: &Pass,
+    all: &Counted<'_>,
+    optimizer: Option<usize>,
+    works: &mut Works,
+) -> Option<Timed> {
     let index = c.program.models[pass.model].mesh;
     let machine = machine_of(c, index)?;
     let mesh = &c.program.meshes[index].1;
@@ -498,7 +545,7 @@ fn timed(c: &Compiled, pass: &Pass, all: &Counted<'_>, optimizer: Option<usize>)
         let moments = c.program.optimizers[o].state.len() as f64;
         Update::of(plan, mesh, 4.0, weight, 4.0 + 8.0 * (moments + 1.0) + weight)
     });
-    let work = Work::of(plan, &sizes, precision);
+    let work = works.of(pass.graph, plan, &sizes, precision);
     let pipeline = plan.pipeline.as_ref();
     let layers = |p: &nrl_ir::plan::Part| p.layers.iter().map(|(_, n)| n).sum();
     let job = Job {

@@ -9,6 +9,7 @@ mod emit;
 mod fits;
 mod forecast;
 mod pools;
+mod regroup;
 mod rules;
 mod sampler;
 mod signal;
@@ -30,9 +31,10 @@ use nrl_passes::{
 };
 
 pub use fits::memory;
-pub use forecast::{Assume, Timed, forecast, machine_of, updates};
+pub use forecast::{Assume, Timed, forecast, machine_of, rates, seconds_on, updates};
 pub use nrl_lower::facts::Facts;
-pub use nrl_lower::{Files, STD, docs, lower_tests, trial};
+pub use nrl_lower::{Budget, Files, Limit, Measure, STD, docs, lower_tests, trial};
+pub use regroup::{Regroup, Works};
 
 /// The phases, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +123,10 @@ pub struct Compiled {
     pub facts: Facts,
     /// What checks and cannot run yet: an error each. A run must show the first and stop.
     pub not_yet: Vec<Diagnostic>,
+    /// Per model: whether some of its activations are computed again.
+    pub selective: Vec<bool>,
+    /// Demands on what only plans know.
+    pub budgets: Vec<Budget>,
 }
 
 /// Compiles the recipe in `path`. `None` if a problem is an error.
@@ -201,9 +207,11 @@ fn finish(
         timings: pipeline.timings,
         facts: pipeline.lowered.facts,
         not_yet: pipeline.lowered.not_yet,
+        selective,
+        budgets: pipeline.lowered.budgets,
     };
     if !failed {
-        problems.extend(budgets::findings(&compiled, &pipeline.lowered.budgets, &options.assume));
+        problems.extend(budgets::findings(&compiled, &compiled.budgets, &options.assume));
         problems.extend(signal::findings(&compiled));
         let recipes = typed::recipes(&compiled);
         let found = recipes.iter().flat_map(nrl_rules::check);

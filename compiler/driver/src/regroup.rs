@@ -1,0 +1,141 @@
+//! The same program with other sizes that no graph depends on, without compiling it again.
+//!
+//! In: a compiled program, a mesh of it, other sizes of its axes, of chunks and of micro-batches. Out: the program as
+//! the compiler would make it from a recipe with these sizes. That holds while the same axes are above
+//! 1 and those that cut tensors (`tp`, `cp`, `ep`, `etp`) stay as they are; `Work` of sizes that came before is kept.
+
+use std::collections::HashMap;
+
+use nrl_ir::Mesh;
+use nrl_ir::dim::Extent;
+use nrl_ir::plan::Plan;
+use nrl_ir::program::Stage;
+use nrl_passes::pipeline;
+use nrl_sim::Precision;
+use nrl_sim::work::{Sizes, Work};
+
+use crate::Compiled;
+
+/// Other sizes of a mesh and of what runs on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Regroup<'a> {
+    /// Index of the mesh.
+    pub mesh: usize,
+    /// Axes, and their sizes; others stay as they are.
+    pub axes: &'a [(&'a str, usize)],
+    /// Parts of the model per stage, and layers of each part if they are uneven.
+    pub chunks: usize,
+    pub split: Option<&'a [usize]>,
+    /// Tokens of a micro-batch of updates.
+    pub tokens: Option<usize>,
+    /// Layers keep what "selective" recomputation keeps.
+    pub selective: bool,
+}
+
+/// Work of graphs by the sizes that it was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Works(HashMap<(usize, [u64; 5], bool), Work>);
+
+impl Works {
+    /// The work of graph `index`, whose plan is `plan`.
+    pub fn of(&mut self, index: usize, plan: &Plan, sizes: &Sizes, precision: Precision) -> Work {
+        let s = sizes;
+        let bits = [s.tokens, s.scored, s.sequences, s.groups, s.context].map(f64::to_bits);
+        let key = (index, bits, precision == Precision::Bf16);
+        self.0.entry(key).or_insert_with(|| Work::of(plan, sizes, precision)).clone()
+    }
+}
+
+impl Compiled {
+    /// Changes the sizes.
+    pub fn regroup(&mut self, to: &Regroup<'_>) {
+        let Some((_, mesh)) = self.program.meshes.get_mut(to.mesh) else { return };
+        resize(mesh, to.axes);
+        let mesh = mesh.clone();
+        let generators = &self.program.generators;
+        let models = &self.program.models;
+        let mut graphs = vec![];
+        let mut updates = vec![];
+        for b in self.program.phases.iter_mut().flat_map(|p| &mut p.step) {
+            match &mut b.stage {
+                Stage::Update { model, graph, tokens, .. } if models[*model].mesh == to.mesh => {
+                    graphs.push(*graph);
+                    if let Some(n) = to.tokens {
+                        *tokens = n;
+                        updates.push((*graph, n));
+                    }
+                }
+                Stage::Forward { model, graph, .. } if models[*model].mesh == to.mesh => {
+                    graphs.push(*graph);
+                }
+                Stage::Generate { generator, .. } if generators[*generator].mesh == to.mesh => {
+                    graphs.push(generators[*generator].graph);
+                }
+                _ => {}
+            }
+        }
+        for (selective, model) in self.selective.iter_mut().zip(models) {
+            if model.mesh == to.mesh {
+                *selective = to.selective;
+            }
+        }
+        graphs.sort_unstable();
+        graphs.dedup();
+        for i in graphs {
+            if let Some(plan) = self.plans.get_mut(i) {
+                plan.mesh = mesh.clone();
+                dealt(plan, to);
+            }
+        }
+        for (i, n) in updates {
+            if let Some(plan) = self.plans.get_mut(i) {
+                bounds(plan, n);
+            }
+        }
+    }
+}
+
+/// Gives axes other sizes; those of a view that nothing names take what the others leave.
+fn resize(mesh: &mut Mesh, sizes: &[(&str, usize)]) {
+    let size = |name: &str| sizes.iter().find(|(n, _)| *n == name).map(|(_, s)| *s);
+    for a in &mut mesh.axes {
+        a.size = size(&a.name).unwrap_or(a.size);
+    }
+    let folded = |v: &nrl_ir::mesh::View| -> usize { v.folds.iter().map(|f| mesh.size(f)).product() };
+    let all: Vec<usize> = mesh.views.iter().map(folded).collect();
+    for (view, all) in mesh.views.iter_mut().zip(all) {
+        let given: usize = view.axes.iter().filter(|a| a.name != "edp").map(|a| a.size).product();
+        for a in view.axes.iter_mut().filter(|a| a.name == "edp") {
+            a.size = all / given.max(1);
+        }
+    }
+}
+
+/// Deals the layers of a plan out to stages anew.
+fn dealt(plan: &mut Plan, to: &Regroup<'_>) {
+    let Some(old) = plan.pipeline.take() else { return };
+    plan.collectives.retain(|c| c.kind != "send" || c.axes != [old.axis.clone()]);
+    pipeline(plan, &old.axis, to.chunks, to.split);
+}
+
+/// Gives the tokens of a micro-batch another bound; ranks that share them have a part each.
+fn bounds(plan: &mut Plan, tokens: usize) {
+    for class in &mut plan.classes {
+        let dims = &mut class.graph.dims;
+        for name in ["tok", "act"] {
+            let ids: Vec<_> = dims.iter().filter(|(_, d)| d.name == name).map(|(id, _)| id).collect();
+            let whole = ids.iter().filter(|id| dims.get(**id).shard.is_none());
+            let Some(old) = whole.map(|id| dims.bound(*id)).max() else { continue };
+            for id in ids {
+                let ranks = (old as f64 / dims.bound(id).max(1) as f64).round().max(1.0) as usize;
+                let dim = dims.get_mut(id);
+                if let Some(shard) = dim.shard.as_mut().filter(|s| s.global == old) {
+                    shard.global = tokens;
+                }
+                if let Extent::Ragged { bound, .. } = &mut dim.extent {
+                    *bound = tokens.div_ceil(ranks);
+                }
+            }
+        }
+    }
+}

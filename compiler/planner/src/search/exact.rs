@@ -1,0 +1,132 @@
+//! The forecast of a recipe with a layout written into it: the numbers that are shown.
+
+use nrl_base::SourceMap;
+use nrl_driver::{Budget, Compiled, Limit, Measure};
+use nrl_sim::forecast::Forecast;
+use serde::Serialize;
+
+use super::layout::Layout;
+use super::screen::Screen;
+
+/// A layout with what it takes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// `pp 4 dp 4 tp 4 sp`.
+    pub name: String,
+    pub layout: Layout,
+    /// Seconds of a step, in the mean over phases, and between what they should lie.
+    pub seconds: f64,
+    pub low: f64,
+    pub high: f64,
+    /// Bytes of the fullest rank, and of the device it is.
+    pub bytes: f64,
+    pub device: f64,
+    /// The stage that is fullest: `update policy`.
+    pub fullest: String,
+    /// What most of the time goes into: `update policy: products`, and its share.
+    pub dominates: String,
+    pub share: f64,
+    /// Whether it fits and keeps the budgets.
+    pub fits: bool,
+    /// Whether it learns the same, rounding aside.
+    pub same_maths: bool,
+}
+
+/// Forecasts of edited recipes.
+pub struct Exact<'a> {
+    pub screen: &'a Screen<'a>,
+    pub budgets: &'a [Budget],
+}
+
+impl Exact<'_> {
+    /// The line of a layout.
+    pub fn of(&self, l: &Layout) -> Option<Line> {
+        let split = self.screen.space.split(l);
+        let text = self.screen.sites.tried(l, split.as_deref());
+        self.line(l, &text)
+    }
+
+    /// The line of a text that has layout `l`.
+    pub fn line(&self, l: &Layout, text: &str) -> Option<Line> {
+        let (c, f) = self.forecast(text)?;
+        let tightest = f.tightest()?;
+        let (dominates, share) = dominant(&f);
+        let steps: usize = f.steps.iter().map(|s| s.steps).sum();
+        let mean = |of: &dyn Fn(&nrl_sim::forecast::Step) -> f64| {
+            f.steps.iter().map(|s| of(s) * s.steps as f64).sum::<f64>() / steps.max(1) as f64
+        };
+        let seconds = mean(&|s| s.seconds.value);
+        let fits = f.memory.iter().all(|m| m.margin() >= 0.0) && self.keeps(&c, &f, seconds);
+        let current = &self.screen.sites.current;
+        Some(Line {
+            name: l.name(),
+            layout: l.clone(),
+            seconds,
+            low: mean(&|s| s.seconds.low),
+            high: mean(&|s| s.seconds.high),
+            bytes: tightest.sum(),
+            device: tightest.device.memory,
+            fullest: tightest.stage.clone(),
+            dominates,
+            share,
+            fits,
+            same_maths: l.staleness == current.staleness,
+        })
+    }
+
+    /// A text compiled, with its forecast.
+    pub fn forecast(&self, text: &str) -> Option<(Compiled, Forecast)> {
+        let relaxed = super::Sites::relaxed(text, self.screen.input.options.recipe.as_deref());
+        let input = self.screen.input.with_text(relaxed);
+        let mut sources = SourceMap::new();
+        let (c, _) = nrl_driver::compile(&input.files(), &mut sources, &input.path, &input.options);
+        let c = c?;
+        let f = nrl_driver::forecast(&c, &input.assume)?;
+        Some((c, f))
+    }
+
+    /// Are all demands met?
+    fn keeps(&self, c: &Compiled, f: &Forecast, seconds: f64) -> bool {
+        c.budgets.iter().all(|b| match (b.measure, b.limit) {
+            (Measure::StepTime, Limit::Seconds(s)) => b.holds(seconds, s),
+            (Measure::PeakMemory, Limit::Bytes(n)) => f.memory.iter().all(|m| b.holds(m.sum(), n)),
+            (Measure::PeakMemory, Limit::OfDevice(share)) => {
+                f.memory.iter().all(|m| b.holds(m.sum(), share * m.device.memory))
+            }
+            _ => true,
+        })
+    }
+
+    /// Errors of the whole check of a text, as a run would meet them.
+    pub fn errors(&self, text: &str) -> Vec<String> {
+        let input = self.screen.input.with_text(text.to_string());
+        let mut sources = SourceMap::new();
+        let (_, found) =
+            nrl_driver::check(&input.files(), &mut sources, &input.path, &input.options);
+        let errors = found.iter().filter(|d| d.is_error());
+        errors.map(|d| d.code.to_string()).collect()
+    }
+}
+
+/// Bytes that a rank may hold by the device and the budgets.
+pub fn most_bytes(budgets: &[Budget], device: f64) -> f64 {
+    let limits = budgets.iter().filter(|b| b.measure == Measure::PeakMemory);
+    limits.fold(device, |least, b| match b.limit {
+        Limit::Bytes(n) if !b.holds(f64::INFINITY, n) => least.min(n),
+        Limit::OfDevice(share) if !b.holds(f64::INFINITY, share * device) => {
+            least.min(share * device)
+        }
+        _ => least,
+    })
+}
+
+/// The longest part of any phase, and its share of all.
+fn dominant(f: &Forecast) -> (String, f64) {
+    let all: f64 = f.total().max(f64::MIN_POSITIVE);
+    let phases = f.steps.iter().flat_map(|s| s.phases.iter().map(move |p| (s.steps, p)));
+    let parts = phases.flat_map(|(n, p)| {
+        p.parts.iter().map(move |part| (part.seconds * n as f64, &p.name, &part.name))
+    });
+    let longest = parts.max_by(|a, b| a.0.total_cmp(&b.0));
+    longest.map_or((String::new(), 0.0), |(s, phase, part)| (format!("{phase}: {part}"), s / all))
+}

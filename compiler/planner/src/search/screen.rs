@@ -1,0 +1,110 @@
+//! Seconds and bytes of many layouts: each cut is compiled once, everything else is put together around it.
+//!
+//! In: layouts of one cut. Out: for each the seconds of what runs on the mesh that trains and the bytes of its
+//! fullest rank there, as a forecast of the edited recipe would have them; or why the compiler refuses the cut.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nrl_base::SourceMap;
+use nrl_driver::{Compiled, Regroup, Works};
+use nrl_sim::tables::Tables;
+
+use super::layout::{Again, Layout};
+use super::sites::Sites;
+use super::space::Space;
+use crate::input::Input;
+
+/// What is looked at, and how.
+pub struct Screen<'a> {
+    pub input: &'a Input<'a>,
+    pub sites: &'a Sites,
+    pub space: &'a Space<'a>,
+    pub tables: &'a Tables,
+}
+
+/// A layout with what runs on the mesh that trains.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub layout: Layout,
+    /// Seconds per step.
+    pub seconds: f64,
+    /// Bytes of the fullest rank, over all stages there.
+    pub bytes: f64,
+}
+
+impl Screen<'_> {
+    /// Compiles the recipe with another layout.
+    pub fn compiled(&self, l: &Layout) -> Result<Compiled, String> {
+        let text = self.sites.tried(l, self.space.split(l).as_deref());
+        let input = self.input.with_text(text);
+        let mut sources = SourceMap::new();
+        let (c, found) =
+            nrl_driver::compile(&input.files(), &mut sources, &input.path, &input.options);
+        c.ok_or_else(|| {
+            let first = found.iter().find(|d| d.is_error());
+            first.map_or("the compiler refuses it".into(), |d| d.code.to_string())
+        })
+    }
+
+    /// Seconds and bytes of layouts of one cut.
+    pub fn cut(&self, layouts: &[Layout]) -> Result<Vec<Seen>, String> {
+        let Some(first) = layouts.first() else { return Ok(vec![]) };
+        let mut c = self.compiled(first)?;
+        let assume = &self.input.assume;
+        let Some(found) = nrl_driver::rates(&c, assume, self.tables) else { return Ok(vec![]) };
+        let mut works = Works::default();
+        let mesh = self.sites.train;
+        let mut out = Vec::with_capacity(layouts.len());
+        for l in layouts {
+            self.regroup(&mut c, l);
+            let seconds = nrl_driver::seconds_on(&c, assume, &found, mesh, &mut works);
+            let stages = nrl_driver::memory(&c);
+            let here = stages.iter().filter(|m| m.mesh == mesh);
+            let bytes = here.map(nrl_sim::Memory::sum).fold(0.0, f64::max);
+            out.push(Seen { layout: l.clone(), seconds, bytes });
+        }
+        Ok(out)
+    }
+
+    /// Gives a compiled cut the sizes of a layout.
+    pub fn regroup(&self, c: &mut Compiled, l: &Layout) {
+        let axes = [("pp", l.pp), ("dp", l.dp), ("fsdp", l.fsdp), ("cp", l.cp), ("tp", l.tp)];
+        let split = self.space.split(l);
+        c.regroup(&Regroup {
+            mesh: self.sites.train,
+            axes: &axes,
+            chunks: l.chunks,
+            split: split.as_deref(),
+            tokens: l.microbatch,
+            selective: l.recompute == Again::Selective,
+        });
+    }
+}
+
+/// `f` of every item, on all cores, in order.
+pub fn each<T: Sync, R: Send>(items: &[T], f: &(dyn Fn(&T) -> R + Sync)) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = vec![];
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(i) else { break };
+            done.push((i, f(item)));
+        }
+        done
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(items.len().max(1));
+    let mut all = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..cores).map(|_| scope.spawn(work)).collect();
+        let mut all = work();
+        for other in others {
+            match other.join() {
+                Ok(done) => all.extend(done),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|(i, _)| *i);
+    all.into_iter().map(|(_, r)| r).collect()
+}
