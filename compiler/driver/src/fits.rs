@@ -51,6 +51,7 @@ fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
         devices: (0..c.program.meshes.len()).map(device).collect(),
         precisions: (0..c.program.models.len()).map(precision).collect(),
         bf16_masters: c.facts.bf16_masters.clone(),
+        selective: c.selective.clone(),
         stack: None,
     })
 }

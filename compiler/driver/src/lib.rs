@@ -200,6 +200,9 @@ fn finish(
     let plans = pipeline.run();
     problems.extend(pipeline.problems.as_slice().to_vec());
     let failed = problems.has_errors();
+    let selective =
+        |r: &nrl_lower::PlanRules| r.recompute.as_ref().is_some_and(|(m, _)| m == "selective");
+    let selective = pipeline.lowered.rules.iter().map(selective).collect();
     let compiled = Compiled {
         program: pipeline.lowered.program,
         plans,

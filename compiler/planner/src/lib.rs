@@ -11,5 +11,6 @@ pub mod machine;
 pub mod report;
 pub mod rows;
 pub mod runs;
+pub mod search;
 pub mod session;
 pub mod steps;

@@ -1,6 +1,5 @@
 //! The forecast of a recipe with a layout written into it: the numbers that are shown.
 
-use nrl_base::SourceMap;
 use nrl_driver::{Budget, Compiled, Limit, Measure};
 use nrl_sim::forecast::Forecast;
 use serde::Serialize;
@@ -76,12 +75,10 @@ impl Exact<'_> {
 
     /// A text compiled, with its forecast.
     pub fn forecast(&self, text: &str) -> Option<(Compiled, Forecast)> {
-        let relaxed = super::Sites::relaxed(text, self.screen.input.options.recipe.as_deref());
-        let input = self.screen.input.with_text(relaxed);
-        let mut sources = SourceMap::new();
-        let (c, _) = nrl_driver::compile(&input.files(), &mut sources, &input.path, &input.options);
-        let c = c?;
-        let f = nrl_driver::forecast(&c, &input.assume)?;
+        let recipe = self.screen.recipe;
+        let relaxed = super::Sites::relaxed(text, recipe.name());
+        let c = recipe.compile(relaxed).ok()?;
+        let f = nrl_driver::forecast(&c, &recipe.assume)?;
         Some((c, f))
     }
 
@@ -95,16 +92,6 @@ impl Exact<'_> {
             }
             _ => true,
         })
-    }
-
-    /// Errors of the whole check of a text, as a run would meet them.
-    pub fn errors(&self, text: &str) -> Vec<String> {
-        let input = self.screen.input.with_text(text.to_string());
-        let mut sources = SourceMap::new();
-        let (_, found) =
-            nrl_driver::check(&input.files(), &mut sources, &input.path, &input.options);
-        let errors = found.iter().filter(|d| d.is_error());
-        errors.map(|d| d.code.to_string()).collect()
     }
 }
 

@@ -9,6 +9,7 @@ mod exact;
 mod facts;
 mod layout;
 mod rank;
+mod recipe;
 mod screen;
 mod sites;
 mod space;
@@ -16,7 +17,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use nrl_base::Diagnostic;
+use nrl_base::{Diagnostic, SourceMap};
 use nrl_sim::tables::Tables;
 use serde::Serialize;
 
@@ -28,6 +29,7 @@ pub use sites::Sites;
 use crate::input::{Findings, Input};
 use exact::Exact;
 use facts::Facts;
+use recipe::Recipe;
 use screen::{Screen, each};
 use space::{Cut, Left, Space};
 
@@ -106,27 +108,26 @@ pub struct Found {
 
 /// Searches the layouts of a recipe.
 pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings> {
-    let input = &settled(input);
-    let relaxed = Sites::relaxed(&input.text, input.options.recipe.as_deref());
-    let (planned, findings) = input.with_text(relaxed).plan();
-    let Some(planned) = planned else { return Err(findings) };
-    let fail = |d: Box<Diagnostic>| Findings { found: vec![*d], sources: planned.sources.clone() };
-    let mut sites = Sites::of(&input.text, &planned.compiled).map_err(fail)?;
+    let recipe = Recipe::of(&settled(input));
+    let relaxed = Sites::relaxed(&recipe.text, recipe.name());
+    let base = recipe.compile(relaxed)?;
+    let fail = |d: Box<Diagnostic>| Findings { found: vec![*d], sources: SourceMap::new() };
+    let mut sites = Sites::of(&recipe.text, &base).map_err(fail)?;
     sites.pin(&how.pins).map_err(fail)?;
-    let facts = Facts::of(&planned.compiled, &sites).ok_or_else(|| {
+    let facts = Facts::of(&base, &sites).ok_or_else(|| {
         let what = "the model that is trained has no attention, or no machine";
         fail(Box::new(Diagnostic::error("not-supported", what)))
     })?;
     let space = Space { facts: &facts, sites: &sites };
-    let tables = input.assume.tables.clone().unwrap_or_else(Tables::shipped);
-    let screen = Screen { input, sites: &sites, space: &space, tables: &tables };
-    let (seen, counts) = screened(&screen, planned.compiled.budgets.as_slice());
-    let exact = Exact { screen: &screen, budgets: &planned.compiled.budgets };
-    let current = exact.line(&sites.current, &input.text).ok_or_else(|| {
+    let tables = recipe.assume.tables.clone().unwrap_or_else(Tables::shipped);
+    let screen = Screen { recipe: &recipe, sites: &sites, space: &space, tables: &tables };
+    let (seen, counts) = screened(&screen, &base.budgets);
+    let exact = Exact { screen: &screen, budgets: &base.budgets };
+    let current = exact.line(&sites.current, &recipe.text).ok_or_else(|| {
         let what = "no forecast of this recipe: its meshes are threads of this process";
         fail(Box::new(Diagnostic::error("not-supported", what)))
     })?;
-    Ok(rank::found(&exact, how, &planned, current, seen, counts))
+    Ok(rank::found(&exact, how, &base, current, seen, counts))
 }
 
 /// The recipe with its overrides written into the text, where they have a place there.

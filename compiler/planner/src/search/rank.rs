@@ -9,13 +9,13 @@ use super::exact::{Exact, Line};
 use super::layout::Layout;
 use super::screen::{Seen, each};
 use super::{Counts, Found, Goal, SearchOptions};
-use crate::input::Planned;
+use nrl_driver::Compiled;
 
 /// Puts together what a search found.
 pub fn found(
     exact: &Exact<'_>,
     how: &SearchOptions,
-    planned: &Planned,
+    base: &Compiled,
     current: Line,
     mut seen: Vec<Seen>,
     mut counts: Counts,
@@ -39,28 +39,29 @@ pub fn found(
             .then_with(|| a.layout.cmp(&b.layout))
     });
     let front = front(&lines);
-    let known = exact.errors(&exact.screen.input.text);
+    let recipe = exact.screen.recipe;
     let mut ranked = vec![];
     for line in lines {
         if ranked.len() >= how.top.max(1) {
             break;
         }
         let text = written(exact, &line.layout);
-        let new = exact.errors(&text).into_iter().find(|e| !known.contains(e));
+        let new = recipe.check(text).into_iter().find(|e| !recipe.errors.contains(e));
         match new {
             Some(code) => *counts.left_out.entry(code).or_default() += 1,
             None => ranked.push(line),
         }
     }
     let best = ranked.first().filter(|l| l.layout != current.layout);
-    let old = &exact.screen.input.text;
+    let old = &recipe.text;
     let text = best.map_or(old.clone(), |l| written(exact, &l.layout));
     let (old_lines, new_lines) = changed(old, &text);
-    let devices = planned.forecast.as_ref().map_or(0, |f| f.devices);
+    let clusters = base.facts.clusters.iter().filter(|x| x.device.gpu && x.part_of.is_none());
+    let machine = nrl_driver::machine_of(base, exact.screen.sites.train);
     Found {
-        recipe: planned.compiled.program.name.clone(),
-        device: planned.forecast.as_ref().map_or(String::new(), |f| f.device.clone()),
-        devices,
+        recipe: base.program.name.clone(),
+        device: machine.map_or(String::new(), |m| m.name),
+        devices: clusters.map(|x| x.ranks).sum(),
         memory: exact.screen.space.facts.memory,
         goal: how.goal,
         counts,

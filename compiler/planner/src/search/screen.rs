@@ -5,18 +5,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nrl_base::SourceMap;
 use nrl_driver::{Compiled, Regroup, Works};
 use nrl_sim::tables::Tables;
 
 use super::layout::{Again, Layout};
+use super::recipe::{Recipe, codes};
 use super::sites::Sites;
 use super::space::Space;
-use crate::input::Input;
 
 /// What is looked at, and how.
 pub struct Screen<'a> {
-    pub input: &'a Input<'a>,
+    pub recipe: &'a Recipe,
     pub sites: &'a Sites,
     pub space: &'a Space<'a>,
     pub tables: &'a Tables,
@@ -36,13 +35,8 @@ impl Screen<'_> {
     /// Compiles the recipe with another layout.
     pub fn compiled(&self, l: &Layout) -> Result<Compiled, String> {
         let text = self.sites.tried(l, self.space.split(l).as_deref());
-        let input = self.input.with_text(text);
-        let mut sources = SourceMap::new();
-        let (c, found) =
-            nrl_driver::compile(&input.files(), &mut sources, &input.path, &input.options);
-        c.ok_or_else(|| {
-            let first = found.iter().find(|d| d.is_error());
-            first.map_or("the compiler refuses it".into(), |d| d.code.to_string())
+        self.recipe.compile(text).map_err(|f| {
+            codes(&f.found).into_iter().next().unwrap_or_else(|| "the compiler refuses it".into())
         })
     }
 
@@ -50,7 +44,7 @@ impl Screen<'_> {
     pub fn cut(&self, layouts: &[Layout]) -> Result<Vec<Seen>, String> {
         let Some(first) = layouts.first() else { return Ok(vec![]) };
         let mut c = self.compiled(first)?;
-        let assume = &self.input.assume;
+        let assume = &self.recipe.assume;
         let Some(found) = nrl_driver::rates(&c, assume, self.tables) else { return Ok(vec![]) };
         let mut works = Works::default();
         let mesh = self.sites.train;

@@ -50,6 +50,8 @@ pub struct Setup<'a> {
     pub precisions: Vec<Precision>,
     /// One per optimizer: whether it adds to weights in bf16, without a copy in f32.
     pub bf16_masters: Vec<bool>,
+    /// One per model: whether its layers keep what "selective" recomputation keeps.
+    pub selective: Vec<bool>,
     /// How updates on devices store and buffer; by the plan if none.
     pub stack: Option<Stack>,
 }
@@ -204,7 +206,7 @@ impl Setup<'_> {
             chunks: plan.pipeline.as_ref().map_or(1, |p| p.chunks),
             moments,
             no_master: self.bf16_masters.get(optimizer) == Some(&true),
-            selective: false,
+            selective: self.selective.get(model) == Some(&true),
             offload: Offload::default(),
             adapters: None,
         };
