@@ -34,7 +34,6 @@ pub struct Line {
 /// Forecasts of edited recipes.
 pub struct Exact<'a> {
     pub screen: &'a Screen<'a>,
-    pub budgets: &'a [Budget],
 }
 
 impl Exact<'_> {

@@ -137,16 +137,14 @@ impl Layout {
         if self.chunks > 1 {
             given.push(format!("chunks: {}", self.chunks));
         }
+        if let Some(split) = split {
+            given.push(format!("split: {split:?}"));
+        }
         let megatron = format!("{prefix}megatron({})", given.join(", "));
         let base = match self.family {
             Family::Fsdp => "fsdp()",
             Family::Hsdp => "hsdp()",
-            Family::Megatron | Family::Own => {
-                return match split {
-                    Some(s) => format!("{prefix}staged({s:?}) * {megatron}"),
-                    None => megatron,
-                };
-            }
+            Family::Megatron | Family::Own => return megatron,
         };
         let more = match (self.pp * self.cp * self.tp * self.ep * self.etp, self.recompute) {
             (1, Again::None) => String::new(),
@@ -223,9 +221,7 @@ mod tests {
         let l = Layout { tp: 2, ..l };
         assert_eq!(l.plan("", None), "fsdp() * megatron(recompute: full)");
         let l = Layout { pp: 4, ..Layout::default() };
-        assert_eq!(
-            l.plan("plans.", Some(&[3, 2, 2, 2])),
-            "plans.staged([3, 2, 2, 2]) * plans.megatron()"
-        );
+        let split = l.plan("plans.", Some(&[3, 2, 2, 2]));
+        assert_eq!(split, "plans.megatron(split: [3, 2, 2, 2])");
     }
 }

@@ -65,11 +65,9 @@ impl Default for SearchOptions {
 /// How many layouts there were.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Layouts that the rules of the compiler allow.
+    /// Layouts that the rules of the compiler allow: their memory was computed.
     pub legal: usize,
-    /// Those of them whose time and memory were computed.
-    pub evaluated: usize,
-    /// Those that fit.
+    /// Those of them that fit: their time was computed too.
     pub fit: usize,
     /// Recipes that were compiled.
     pub compiled: usize,
@@ -122,12 +120,22 @@ pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings>
     let tables = recipe.assume.tables.clone().unwrap_or_else(Tables::shipped);
     let screen = Screen { recipe: &recipe, sites: &sites, space: &space, tables: &tables };
     let (seen, counts) = screened(&screen, &base.budgets);
-    let exact = Exact { screen: &screen, budgets: &base.budgets };
+    let exact = Exact { screen: &screen };
     let current = exact.line(&sites.current, &recipe.text).ok_or_else(|| {
         let what = "no forecast of this recipe: its meshes are threads of this process";
         fail(Box::new(Diagnostic::error("not-supported", what)))
     })?;
     Ok(rank::found(&exact, how, &base, current, seen, counts))
+}
+
+/// The text of a recipe with a layout in the place of its own; `None` where the recipe has no layout to change.
+pub fn written(input: &Input<'_>, l: &Layout) -> Option<String> {
+    let recipe = Recipe::of(&settled(input));
+    let base = recipe.compile(Sites::relaxed(&recipe.text, recipe.name())).ok()?;
+    let sites = Sites::of(&recipe.text, &base).ok()?;
+    let facts = Facts::of(&base, &sites)?;
+    let split = Space { facts: &facts, sites: &sites }.split(l);
+    Some(sites.apply(l, split.as_deref()))
 }
 
 /// The recipe with its overrides written into the text, where they have a place there.
@@ -162,24 +170,21 @@ fn screened(screen: &Screen<'_>, budgets: &[nrl_driver::Budget]) -> (Vec<Seen>, 
     }
     let groups: Vec<Vec<Layout>> = cuts.into_values().collect();
     let mut counts = Counts { compiled: groups.len(), ..Counts::default() };
+    let most = exact::most_bytes(budgets, space.facts.memory);
     let mut seen = vec![];
-    for (group, found) in groups.iter().zip(each(&groups, &|g: &Vec<Layout>| screen.cut(g))) {
+    for (group, found) in groups.iter().zip(each(&groups, &|g: &Vec<Layout>| screen.cut(g, most))) {
         match found {
             Ok(all) => {
-                counts.legal += all.len();
-                counts.evaluated += all.len();
+                counts.legal += group.len();
                 seen.extend(all);
             }
             Err(code) => *counts.left_out.entry(code).or_default() += group.len(),
         }
     }
-    let most = exact::most_bytes(budgets, space.facts.memory);
-    let all = seen.len();
-    seen.retain(|s| s.bytes <= most);
     counts.fit = seen.len();
-    let too_large = all - seen.len();
-    if too_large > 0 {
-        counts.left_out.insert("do not fit into the memory of a device".into(), too_large);
+    if counts.legal > counts.fit {
+        let why = "do not fit into the memory of a device";
+        counts.left_out.insert(why.into(), counts.legal - counts.fit);
     }
     counts.left_out.extend(left.into_iter().map(|(why, n)| (why.to_string(), n)));
     (seen, counts)

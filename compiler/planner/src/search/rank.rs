@@ -40,16 +40,16 @@ pub fn found(
     });
     let front = front(&lines);
     let recipe = exact.screen.recipe;
+    // The whole check, of a few more than are shown.
+    lines.truncate(how.top.max(1) + 4);
+    let checked =
+        each(&lines, &|l: &Line| recipe.check(written(exact, &l.layout)));
     let mut ranked = vec![];
-    for line in lines {
-        if ranked.len() >= how.top.max(1) {
-            break;
-        }
-        let text = written(exact, &line.layout);
-        let new = recipe.check(text).into_iter().find(|e| !recipe.errors.contains(e));
-        match new {
+    for (line, errors) in lines.into_iter().zip(checked) {
+        match errors.into_iter().find(|e| !recipe.errors.contains(e)) {
             Some(code) => *counts.left_out.entry(code).or_default() += 1,
-            None => ranked.push(line),
+            None if ranked.len() < how.top.max(1) => ranked.push(line),
+            None => {}
         }
     }
     let best = ranked.first().filter(|l| l.layout != current.layout);

@@ -40,8 +40,8 @@ impl Screen<'_> {
         })
     }
 
-    /// Seconds and bytes of layouts of one cut.
-    pub fn cut(&self, layouts: &[Layout]) -> Result<Vec<Seen>, String> {
+    /// Seconds and bytes of the layouts of one cut that take at most `most` bytes.
+    pub fn cut(&self, layouts: &[Layout], most: f64) -> Result<Vec<Seen>, String> {
         let Some(first) = layouts.first() else { return Ok(vec![]) };
         let mut c = self.compiled(first)?;
         let assume = &self.recipe.assume;
@@ -51,10 +51,13 @@ impl Screen<'_> {
         let mut out = Vec::with_capacity(layouts.len());
         for l in layouts {
             self.regroup(&mut c, l);
-            let seconds = nrl_driver::seconds_on(&c, assume, &found, mesh, &mut works);
             let stages = nrl_driver::memory(&c);
             let here = stages.iter().filter(|m| m.mesh == mesh);
             let bytes = here.map(nrl_sim::Memory::sum).fold(0.0, f64::max);
+            if bytes > most {
+                continue;
+            }
+            let seconds = nrl_driver::seconds_on(&c, assume, &found, mesh, &mut works);
             out.push(Seen { layout: l.clone(), seconds, bytes });
         }
         Ok(out)

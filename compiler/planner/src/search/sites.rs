@@ -486,14 +486,13 @@ impl Read {
             "megatron" => {
                 self.family.get_or_insert(Family::Megatron);
             }
-            "single" | "ddp" | "zero1" | "zero2" | "tensor_parallel" | "context_parallel"
-            | "staged" => {}
+            "single" | "ddp" | "zero1" | "zero2" | "tensor_parallel" | "context_parallel" => {}
             "recomputed" if args.is_empty() => self.recompute = Again::Full,
             "recomputed" => {}
             _ => self.own = true,
         }
         for (i, a) in args.iter().enumerate() {
-            let order = ["sp", "recompute", "chunks"];
+            let order = ["sp", "recompute", "chunks", "split"];
             let named = a.name.as_ref().map(|n| n.text.as_str());
             let key = match name {
                 "megatron" => named.or(order.get(i).copied()).unwrap_or(""),
@@ -501,6 +500,7 @@ impl Read {
                 _ => continue,
             };
             match (key, &a.value.kind) {
+                ("split", _) => {}
                 ("sp", ExprKind::Bool(on)) => self.sp = *on,
                 ("chunks", ExprKind::Int(n)) => self.chunks = (*n).max(1) as usize,
                 ("recompute", ExprKind::None) => self.recompute = Again::None,

@@ -27,8 +27,8 @@ impl Found {
         );
         let _ = writeln!(
             out,
-            "{} layouts evaluated from {} plans, {} fit",
-            words::thousands(c.evaluated as f64),
+            "{} layouts are legal, made from {} plans; {} fit and were timed",
+            words::thousands(c.legal as f64),
             words::thousands(c.compiled as f64),
             words::thousands(c.fit as f64)
         );
