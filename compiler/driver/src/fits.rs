@@ -3,9 +3,12 @@
 //! In: a compiled program with the machines it names. Out: an error per stage that does not fit,
 //! with its terms and the nearest layout that does.
 
+use std::collections::BTreeMap;
+
 use nrl_base::{Diagnostic, Severity, SourceMap};
 use nrl_ir::Mesh;
-use nrl_ir::program::Weights;
+use nrl_ir::program::{Stage, Weights};
+use nrl_sim::profile::Profile;
 use nrl_sim::{Device, Memory, Precision, Setup};
 
 use crate::{Compiled, Files, Options, rules};
@@ -32,6 +35,36 @@ pub(crate) fn on_machine(c: &Compiled, m: &nrl_sim::machine::Machine) -> Vec<Mem
 }
 
 fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
+    nrl_sim::memory(&setup(c, otherwise))
+}
+
+/// What passes keep, by graph and tokens of a micro-batch.
+#[derive(Clone, Debug, Default)]
+pub struct Profiles(BTreeMap<(usize, usize), Profile>);
+
+/// Bytes of the fullest rank of the updates on one mesh of devices; 0 if there are none.
+pub fn update_bytes(c: &Compiled, mesh: usize, profiles: &mut Profiles) -> f64 {
+    let setup = setup(c, None);
+    let Some(device) = setup.devices.get(mesh).cloned().flatten() else { return 0.0 };
+    let mut most: f64 = 0.0;
+    for b in c.program.phases.iter().flat_map(|p| &p.step) {
+        let Stage::Update { model, graph, optimizer, tokens, .. } = b.stage else { continue };
+        if c.program.models[model].mesh != mesh {
+            continue;
+        }
+        let plan = &c.plans[graph];
+        let Some(load) = setup.load(model, plan, optimizer) else { continue };
+        let profile = profiles
+            .0
+            .entry((graph, tokens))
+            .or_insert_with(|| Profile::of(plan, &load.sizes, load.precision));
+        let peak = load.of(profile, &setup.stack(plan), Some(device.memory));
+        most = most.max(peak.total());
+    }
+    most
+}
+
+fn setup(c: &Compiled, otherwise: Option<Device>) -> Setup<'_> {
     let known = |mesh: usize| {
         let cluster = c.facts.meshes.get(mesh)?.cluster?;
         let d = &c.facts.clusters[cluster].device;
@@ -45,7 +78,7 @@ fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
         _ if bf16(model) => Precision::Bf16,
         _ => Precision::F32,
     };
-    nrl_sim::memory(&Setup {
+    Setup {
         program: &c.program,
         plans: &c.plans,
         devices: (0..c.program.meshes.len()).map(device).collect(),
@@ -53,7 +86,7 @@ fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {
         bf16_masters: c.facts.bf16_masters.clone(),
         selective: c.selective.clone(),
         stack: None,
-    })
+    }
 }
 
 /// About stages that do not fit: an error where weights, gradients and optimizer state alone do not,

@@ -59,7 +59,7 @@ fn forecast(text: &str, l: &Layout) -> (f64, f64) {
     let c = c.unwrap_or_else(|| panic!("{}: {found:?}", l.name()));
     let f = nrl_driver::forecast(&c, &Assume::default()).expect("machines");
     let phases = f.steps.iter().flat_map(|s| &s.phases).filter(|p| p.mesh == 0);
-    let stages = f.memory.iter().filter(|m| m.mesh == 0);
+    let stages = f.memory.iter().filter(|m| m.mesh == 0 && m.is_update());
     (phases.map(|p| p.seconds.value).sum(), stages.map(|m| m.sum()).fold(0.0, f64::max))
 }
 

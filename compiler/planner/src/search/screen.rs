@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nrl_driver::{Compiled, Regroup, Works};
+use nrl_driver::{Compiled, Profiles, Regroup, Works};
 use nrl_sim::tables::Tables;
 
 use super::layout::{Again, Layout};
@@ -27,7 +27,7 @@ pub struct Seen {
     pub layout: Layout,
     /// Seconds per step.
     pub seconds: f64,
-    /// Bytes of the fullest rank, over all stages there.
+    /// Bytes of the fullest rank in updates there.
     pub bytes: f64,
 }
 
@@ -46,14 +46,12 @@ impl Screen<'_> {
         let mut c = self.compiled(first)?;
         let assume = &self.recipe.assume;
         let Some(found) = nrl_driver::rates(&c, assume, self.tables) else { return Ok(vec![]) };
-        let mut works = Works::default();
+        let (mut works, mut profiles) = (Works::default(), Profiles::default());
         let mesh = self.sites.train;
         let mut out = Vec::with_capacity(layouts.len());
         for l in layouts {
             self.regroup(&mut c, l);
-            let stages = nrl_driver::memory(&c);
-            let here = stages.iter().filter(|m| m.mesh == mesh);
-            let bytes = here.map(nrl_sim::Memory::sum).fold(0.0, f64::max);
+            let bytes = nrl_driver::update_bytes(&c, mesh, &mut profiles);
             if bytes > most {
                 continue;
             }

@@ -193,11 +193,17 @@ impl Setup<'_> {
         terms
     }
 
-    /// Terms of an update on a device, one micro-batch at the bounds at a time.
+    /// Terms of an update on a device.
     fn update(&self, model: usize, plan: &Plan, optimizer: usize, device: &Device) -> Vec<Term> {
-        let Some(class) = plan.classes.first() else { return vec![] };
+        let Some(load) = self.load(model, plan, optimizer) else { return vec![] };
+        load.peak(&self.stack(plan), Some(device.memory)).terms
+    }
+
+    /// An update, one micro-batch at the bounds at a time.
+    pub fn load<'p>(&self, model: usize, plan: &'p Plan, optimizer: usize) -> Option<Load<'p>> {
+        let class = plan.classes.first()?;
         let moments = self.program.optimizers[optimizer].state.len() as f64;
-        let load = Load {
+        Some(Load {
             plan,
             mesh: &plan.mesh,
             precision: self.precisions.get(model).copied().unwrap_or(Precision::F32),
@@ -209,9 +215,12 @@ impl Setup<'_> {
             selective: self.selective.get(model) == Some(&true),
             offload: Offload::default(),
             adapters: None,
-        };
-        let stack = self.stack.clone().unwrap_or_else(|| Stack::of(plan));
-        load.peak(&stack, Some(device.memory)).terms
+        })
+    }
+
+    /// How updates of a plan store and buffer.
+    pub fn stack(&self, plan: &Plan) -> Stack {
+        self.stack.clone().unwrap_or_else(|| Stack::of(plan))
     }
 
     fn activations(&self, plan: &Plan, precision: Precision) -> Term {
