@@ -8,6 +8,9 @@ use nrl_passes::{DimRule, PathRule, Problem, Rules, State};
 /// The axis whose ranks hold parts of the same sequences, with attention going around them.
 const RING: &str = "cp";
 
+/// The axis of meshes that only generate whose ranks share one copy of the weights.
+const SHARES: &str = "rtp";
+
 /// The rules of `shard` for a plan on `mesh`. Axes that the mesh lacks are inert: a model and its
 /// generator may live on different ones. A generator keeps whole weights, so it ignores how state is cut.
 pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
@@ -24,6 +27,15 @@ pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
         .filter(|r| r.dim != "seq" && (r.axes.is_empty() || !axes(r).is_empty()))
         .filter(|r| r.dim != "tok" || !axes(r).iter().any(|a| a == RING))
         .map(|r| DimRule { dim: r.dim.clone(), axes: axes(r) });
+    let mut dims: Vec<DimRule> = dims.collect();
+    if generating && mesh.size(SHARES) > 1 {
+        // Engines split heads and columns whatever the plan of the trainer is.
+        for dim in ["q", "kv", "f", "sf", "ef", "vocab"] {
+            if !dims.iter().any(|r| r.dim == dim) {
+                dims.push(DimRule { dim: dim.into(), axes: vec![SHARES.into()] });
+            }
+        }
+    }
     let path = |p: &nrl_lower::PathRule| {
         let param = p.param.clone();
         let one = move |(dim, axes): &(String, Vec<String>)| PathRule {
@@ -42,7 +54,7 @@ pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
         _ => State::Whole,
     };
     let paths = plan.paths.iter().flat_map(path).collect();
-    Rules { dims: dims.collect(), paths, batch, ring, state }
+    Rules { dims, paths, batch, ring, state }
 }
 
 /// The place of a node or of a stage.

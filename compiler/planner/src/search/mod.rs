@@ -106,7 +106,9 @@ pub struct Found {
 
 /// Searches the layouts of a recipe.
 pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings> {
-    let recipe = Recipe::of(&settled(input));
+    let mut recipe = Recipe::of(&settled(input));
+    // Read once, not once a forecast.
+    let tables = recipe.assume.tables.get_or_insert_with(Tables::shipped).clone();
     let relaxed = Sites::relaxed(&recipe.text, recipe.name());
     let base = recipe.compile(relaxed)?;
     let fail = |d: Box<Diagnostic>| Findings { found: vec![*d], sources: SourceMap::new() };
@@ -117,7 +119,6 @@ pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings>
         fail(Box::new(Diagnostic::error("not-supported", what)))
     })?;
     let space = Space { facts: &facts, sites: &sites };
-    let tables = recipe.assume.tables.clone().unwrap_or_else(Tables::shipped);
     let screen = Screen { recipe: &recipe, sites: &sites, space: &space, tables: &tables };
     let (seen, counts) = screened(&screen, &base.budgets);
     let exact = Exact { screen: &screen };

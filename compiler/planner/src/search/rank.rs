@@ -20,7 +20,10 @@ pub fn found(
     mut seen: Vec<Seen>,
     mut counts: Counts,
 ) -> Found {
-    seen.sort_by(|a, b| before(how.goal, (a.seconds, a.bytes), (b.seconds, b.bytes)));
+    seen.sort_by(|a, b| {
+        before(how.goal, (a.seconds, a.bytes), (b.seconds, b.bytes))
+            .then_with(|| a.layout.cmp(&b.layout))
+    });
     let wanted = wanted(exact, how, &seen);
     counts.compiled += wanted.len();
     let mut lines: Vec<Line> =
@@ -101,7 +104,10 @@ fn wanted(exact: &Exact<'_>, how: &SearchOptions, seen: &[Seen]) -> Vec<Layout> 
     let most = if shared { how.top.max(1) * 2 } else { how.top.max(4) / 2 };
     let mut out: BTreeSet<Layout> = BTreeSet::new();
     for all in pools.values() {
-        let mut trainers: Vec<&Layout> = all.iter().take(most).map(|s| &s.layout).collect();
+        // Of layouts that take the same the plainest is enough.
+        let mut distinct = all.clone();
+        distinct.dedup_by(|b, a| (a.seconds, a.bytes) == (b.seconds, b.bytes));
+        let mut trainers: Vec<&Layout> = distinct.iter().take(most).map(|s| &s.layout).collect();
         trainers.extend(points(all).into_iter().take(12).map(|s| &s.layout));
         let Some(first) = trainers.first() else { continue };
         let samplers: Vec<Layout> =

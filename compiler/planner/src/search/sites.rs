@@ -241,20 +241,25 @@ impl Sites {
 
     /// Choices of lines that end in `# pinned`.
     fn comments(&mut self, lines: &[&Stmt], name: &str) {
+        let all = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
+        let one_line = !self.text[self.mesh.clone()].contains('\n');
         let mut found: Vec<(Range<usize>, Vec<String>)> = vec![];
         for s in lines {
             let StmtKind::Mesh(m) = &s.kind else { continue };
             let serving = self.serve.as_ref().filter(|v| contains(s.span, &v.list));
             for a in &m.axes {
-                let axis = match serving {
-                    Some(v) if a.name.text == v.names.1 => "rtp".to_string(),
-                    None if m.name.text == name => a.name.text.clone(),
-                    _ => continue,
+                let axes = match serving {
+                    Some(_) => all(&["rtp"]),
+                    // One line says all of the mesh: what it does not write is 1.
+                    None if m.name.text == name && one_line => {
+                        all(&["pp", "dp", "fsdp", "cp", "tp", "ep", "etp"])
+                    }
+                    None if m.name.text == name => vec![a.name.text.clone()],
+                    None => continue,
                 };
-                found.push((a.span.range(), vec![axis]));
+                found.push((a.span.range(), axes));
             }
         }
-        let all = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
         let plan = all(&["plan", "sp", "recompute", "chunks"]);
         found.extend(self.plans.iter().map(|r| (r.clone(), plan.clone())));
         found.extend(self.batches.iter().map(|r| (r.clone(), all(&["microbatch"]))));
@@ -262,7 +267,6 @@ impl Sites {
         found.extend(self.staleness.iter().map(|r| (r.clone(), all(&["staleness"]))));
         for (range, choices) in found {
             let Some(named) = pinned(&self.text, range.end) else { continue };
-            // Axes that a pinned line does not write are free no more.
             let whole = named.is_empty();
             self.pins.extend(choices.into_iter().filter(|c| whole || named.contains(c)));
             self.pins.extend(named.into_iter().filter(|n| CHOICES.contains(&n.as_str())));
