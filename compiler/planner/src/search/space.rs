@@ -174,9 +174,9 @@ impl Space<'_> {
         out
     }
 
-    /// Ranks that share sequences: each keeps a thousand tokens of the longest.
+    /// Ranks that share sequences: each keeps two thousand tokens of the longest.
     fn context(&self) -> Vec<usize> {
-        let most = (self.facts.context / 1024).max(1);
+        let most = (self.facts.context / 2048).max(1);
         let sizes = powers().take_while(|n| *n <= most.min(self.facts.ranks));
         self.of("cp", self.sites.current.cp, sizes)
     }
