@@ -105,33 +105,55 @@ fn rates_of(c: &Compiled, assume: &Assume, tables: &Tables, first: &Machine) -> 
     (stack, found)
 }
 
-/// Seconds per step, in the mean over phases, of the passes and updates on one mesh.
-pub fn seconds_on(
-    c: &Compiled,
-    assume: &Assume,
-    found: &Found,
-    mesh: usize,
-    works: &mut Works,
-) -> f64 {
-    let cast = Cast { c, assume, found };
-    let (mut seconds, mut steps) = (0.0, 0);
-    for section in &c.program.phases {
-        steps += section.steps;
-        for b in &section.step {
-            let Some((pass, optimizer, updates, epochs, budget)) = cast.asked(b) else { continue };
-            if c.program.models[pass.model].mesh != mesh {
-                continue;
+/// Passes and updates on one mesh, with the samples that they take: the same in every layout.
+pub struct Passes {
+    all: Vec<Taken>,
+    steps: usize,
+}
+
+/// A stage of a phase, by their indices, and its samples.
+struct Taken {
+    at: (usize, usize),
+    count: f64,
+    lengths: Lengths,
+}
+
+impl Passes {
+    /// Those on mesh `mesh`.
+    pub fn on(c: &Compiled, assume: &Assume, found: &Found, mesh: usize) -> Passes {
+        let cast = Cast { c, assume, found };
+        let mut all = vec![];
+        for (i, section) in c.program.phases.iter().enumerate() {
+            for (j, b) in section.step.iter().enumerate() {
+                let Some((pass, ..)) = cast.asked(b) else { continue };
+                if c.program.models[pass.model].mesh != mesh {
+                    continue;
+                }
+                if let Some((count, lengths)) = cast.samples(&section.step, b) {
+                    all.push(Taken { at: (i, j), count, lengths });
+                }
             }
-            let Some((count, lengths)) = cast.samples(&section.step, b) else { continue };
-            let (count, updates) = (count * epochs as f64, updates * epochs);
-            let all = Counted { updates, budget, count, lengths: &lengths };
+        }
+        Passes { all, steps: c.program.phases.iter().map(|p| p.steps).sum() }
+    }
+
+    /// Seconds per step, in the mean over phases.
+    pub fn seconds(&self, c: &Compiled, assume: &Assume, found: &Found, works: &mut Works) -> f64 {
+        let cast = Cast { c, assume, found };
+        let mut seconds = 0.0;
+        for taken in &self.all {
+            let section = &c.program.phases[taken.at.0];
+            let asked = cast.asked(&section.step[taken.at.1]);
+            let Some((pass, optimizer, updates, epochs, budget)) = asked else { continue };
+            let (count, updates) = (taken.count * epochs as f64, updates * epochs);
+            let all = Counted { updates, budget, count, lengths: &taken.lengths };
             let Some(t) = timed(c, &pass, &all, optimizer, works) else { continue };
             let (rates, compute) = (&found.rates, assume.compute);
             let took = t.job.run(&Speed { machine: &t.machine, rates, compute });
             seconds += took.seconds * t.times * section.steps as f64;
         }
+        seconds / self.steps.max(1) as f64
     }
-    seconds / steps.max(1) as f64
 }
 
 /// The machine that a mesh is on.

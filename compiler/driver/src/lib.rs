@@ -31,7 +31,7 @@ use nrl_passes::{
 };
 
 pub use fits::{Profiles, memory, update_bytes};
-pub use forecast::{Assume, Timed, forecast, machine_of, rates, seconds_on, updates};
+pub use forecast::{Assume, Passes, Timed, forecast, machine_of, rates, updates};
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Budget, Files, Limit, Measure, STD, docs, lower_tests, trial};
 pub use regroup::{Regroup, Works};

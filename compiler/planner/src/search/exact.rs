@@ -5,6 +5,7 @@ use nrl_sim::forecast::Forecast;
 use serde::Serialize;
 
 use super::layout::Layout;
+use super::recipe::codes;
 use super::screen::Screen;
 
 /// A layout with what it takes.
@@ -38,16 +39,16 @@ pub struct Exact<'a> {
 
 impl Exact<'_> {
     /// The line of a layout.
-    pub fn of(&self, l: &Layout) -> Option<Line> {
+    pub fn of(&self, l: &Layout) -> Result<Line, String> {
         let split = self.screen.space.split(l);
         let text = self.screen.sites.tried(l, split.as_deref());
         self.line(l, &text)
     }
 
     /// The line of a text that has layout `l`.
-    pub fn line(&self, l: &Layout, text: &str) -> Option<Line> {
+    pub fn line(&self, l: &Layout, text: &str) -> Result<Line, String> {
         let (c, f) = self.forecast(text)?;
-        let tightest = f.tightest()?;
+        let tightest = f.tightest().ok_or("no stage on devices")?;
         let (dominates, share) = dominant(&f);
         let steps: usize = f.steps.iter().map(|s| s.steps).sum();
         let mean = |of: &dyn Fn(&nrl_sim::forecast::Step) -> f64| {
@@ -56,7 +57,7 @@ impl Exact<'_> {
         let seconds = mean(&|s| s.seconds.value);
         let fits = f.memory.iter().all(|m| m.margin() >= 0.0) && self.keeps(&c, &f, seconds);
         let current = &self.screen.sites.current;
-        Some(Line {
+        Ok(Line {
             name: l.name(),
             layout: l.clone(),
             seconds,
@@ -73,12 +74,14 @@ impl Exact<'_> {
     }
 
     /// A text compiled, with its forecast.
-    pub fn forecast(&self, text: &str) -> Option<(Compiled, Forecast)> {
+    pub fn forecast(&self, text: &str) -> Result<(Compiled, Forecast), String> {
         let recipe = self.screen.recipe;
         let relaxed = super::Sites::relaxed(text, recipe.name());
-        let c = recipe.compile(relaxed).ok()?;
-        let f = nrl_driver::forecast(&c, &recipe.assume)?;
-        Some((c, f))
+        let c = recipe.compile(relaxed).map_err(|f| {
+            codes(&f.found).into_iter().next().unwrap_or_else(|| "the compiler refuses it".into())
+        })?;
+        let f = nrl_driver::forecast(&c, &recipe.assume).ok_or("its meshes are on no devices")?;
+        Ok((c, f))
     }
 
     /// Are all demands met?

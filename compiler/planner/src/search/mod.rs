@@ -122,8 +122,8 @@ pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings>
     let screen = Screen { recipe: &recipe, sites: &sites, space: &space, tables: &tables };
     let (seen, counts) = screened(&screen, &base.budgets);
     let exact = Exact { screen: &screen };
-    let current = exact.line(&sites.current, &recipe.text).ok_or_else(|| {
-        let what = "no forecast of this recipe: its meshes are threads of this process";
+    let current = exact.line(&sites.current, &recipe.text).map_err(|why| {
+        let what = format!("no forecast of this recipe: {why}");
         fail(Box::new(Diagnostic::error("not-supported", what)))
     })?;
     Ok(rank::found(&exact, how, &base, current, seen, counts))

@@ -26,8 +26,13 @@ pub fn found(
     });
     let wanted = wanted(exact, how, &seen);
     counts.compiled += wanted.len();
-    let mut lines: Vec<Line> =
-        each(&wanted, &|l: &Layout| exact.of(l)).into_iter().flatten().collect();
+    let mut lines: Vec<Line> = vec![];
+    for line in each(&wanted, &|l: &Layout| exact.of(l)) {
+        match line {
+            Ok(line) => lines.push(line),
+            Err(code) => *counts.left_out.entry(code).or_default() += 1,
+        }
+    }
     let all = lines.len();
     lines.retain(|l| l.fits);
     if all > lines.len() {

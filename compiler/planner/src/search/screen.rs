@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nrl_driver::{Compiled, Profiles, Regroup, Works};
+use nrl_driver::{Compiled, Passes, Profiles, Regroup, Works};
 use nrl_sim::tables::Tables;
 
 use super::layout::{Again, Layout};
@@ -48,6 +48,7 @@ impl Screen<'_> {
         let Some(found) = nrl_driver::rates(&c, assume, self.tables) else { return Ok(vec![]) };
         let (mut works, mut profiles) = (Works::default(), Profiles::default());
         let mesh = self.sites.train;
+        let passes = Passes::on(&c, assume, &found, mesh);
         let mut out = Vec::with_capacity(layouts.len());
         for l in layouts {
             self.regroup(&mut c, l);
@@ -55,7 +56,7 @@ impl Screen<'_> {
             if bytes > most {
                 continue;
             }
-            let seconds = nrl_driver::seconds_on(&c, assume, &found, mesh, &mut works);
+            let seconds = passes.seconds(&c, assume, &found, &mut works);
             out.push(Seen { layout: l.clone(), seconds, bytes });
         }
         Ok(out)
