@@ -17,7 +17,7 @@ use nrl_sim::machine::{self, Machine};
 use nrl_sim::rates::{Compute, Speed};
 use nrl_sim::tables::{Found, Tables};
 use nrl_sim::train::{Job, Took, Update};
-use nrl_sim::work::{Kind as WorkKind, Sizes, Work};
+use nrl_sim::work::{Kind as WorkKind, Sizes};
 
 use crate::regroup::Works;
 use crate::sampler::{self, Draw, Sampler};
