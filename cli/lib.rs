@@ -24,6 +24,7 @@ pub mod report;
 pub mod run;
 pub mod score;
 pub mod screen;
+pub mod search;
 pub mod test;
 pub mod validate;
 

@@ -14,6 +14,7 @@ use nrl_planner::input::{Input, Planned, Request};
 use nrl_planner::report::{Comparison, Made, Report, changes, page, screen};
 
 use crate::disk::Disk;
+use crate::search::{self, SearchArgs};
 use crate::{machine, report};
 
 /// Shows what a recipe will cost: seconds, memory, and what would make it cheaper
@@ -61,6 +62,8 @@ pub struct PlanArgs {
     /// Prints how long each phase of the compiler took
     #[arg(short, long)]
     pub verbose: bool,
+    #[command(flatten)]
+    pub search: SearchArgs,
 }
 
 /// How a plan is written.
@@ -144,9 +147,26 @@ pub fn run(args: &PlanArgs) -> ExitCode {
         report::print(&[d], &SourceMap::new());
         return ExitCode::from(2);
     }
+    if args.search.search {
+        return searched(args);
+    }
     match shown(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(code) => code,
+    }
+}
+
+/// Looks for a better layout instead.
+fn searched(args: &PlanArgs) -> ExitCode {
+    let request = match args.request(&args.file) {
+        Ok(request) => request,
+        Err(code) => return code,
+    };
+    let (input, found) = Input::open(&Disk, &request);
+    report::print(&found.found, &found.sources);
+    match input {
+        Some(input) => search::run(&args.search, &input, args.format == Format::Json),
+        None => ExitCode::from(1),
     }
 }
 

@@ -256,7 +256,8 @@ impl Cast<'_> {
 
     /// A pass or an update: its optimizer, updates, epochs and tokens of a micro-batch.
     fn asked(&self, b: &Binding) -> Option<(Pass, Option<usize>, usize, usize, usize)> {
-        let name = |what: &str, model: usize| format!("{what} {}", self.c.program.models[model].name);
+        let name =
+            |what: &str, model: usize| format!("{what} {}", self.c.program.models[model].name);
         match b.stage {
             Stage::Update { model, graph, optimizer, updates, epochs, tokens, .. } => {
                 let name = name("update", model);

@@ -101,7 +101,8 @@ fn resize(mesh: &mut Mesh, sizes: &[(&str, usize)]) {
     for a in &mut mesh.axes {
         a.size = size(&a.name).unwrap_or(a.size);
     }
-    let folded = |v: &nrl_ir::mesh::View| -> usize { v.folds.iter().map(|f| mesh.size(f)).product() };
+    let folded =
+        |v: &nrl_ir::mesh::View| -> usize { v.folds.iter().map(|f| mesh.size(f)).product() };
     let all: Vec<usize> = mesh.views.iter().map(folded).collect();
     for (view, all) in mesh.views.iter_mut().zip(all) {
         let given: usize = view.axes.iter().filter(|a| a.name != "edp").map(|a| a.size).product();
@@ -123,7 +124,8 @@ fn bounds(plan: &mut Plan, tokens: usize) {
     for class in &mut plan.classes {
         let dims = &mut class.graph.dims;
         for name in ["tok", "act"] {
-            let ids: Vec<_> = dims.iter().filter(|(_, d)| d.name == name).map(|(id, _)| id).collect();
+            let ids: Vec<_> =
+                dims.iter().filter(|(_, d)| d.name == name).map(|(id, _)| id).collect();
             let whole = ids.iter().filter(|id| dims.get(**id).shard.is_none());
             let Some(old) = whole.map(|id| dims.bound(*id)).max() else { continue };
             for id in ids {

@@ -20,7 +20,8 @@ fn files(text: &str) -> BTreeMap<String, String> {
 
 fn searched(text: &str, how: &SearchOptions) -> Found {
     let files = files(text);
-    let (input, found) = Input::open(&files, &Request { path: "r.nrl".into(), ..Request::default() });
+    let (input, found) =
+        Input::open(&files, &Request { path: "r.nrl".into(), ..Request::default() });
     let input = input.unwrap_or_else(|| panic!("{:?}", found.found));
     search(&input, how).unwrap_or_else(|f| panic!("{:?}", f.found))
 }
@@ -49,7 +50,7 @@ fn deepseek() -> &'static Found {
     once(&FOUND, DEEPSEEK)
 }
 
-/// Seconds and bytes on the first mesh, by the forecast of the recipe with `l` written into it.
+/// Seconds of passes and bytes of updates on the mesh that trains, by the forecast of the recipe with `l` written into it.
 fn forecast(text: &str, l: &Layout) -> (f64, f64) {
     let base = files(text);
     let (input, _) = Input::open(&base, &Request { path: "r.nrl".into(), ..Request::default() });
@@ -58,8 +59,10 @@ fn forecast(text: &str, l: &Layout) -> (f64, f64) {
         nrl_driver::compile(&files(&text), &mut SourceMap::new(), "r.nrl", &Options::default());
     let c = c.unwrap_or_else(|| panic!("{}: {found:?}", l.name()));
     let f = nrl_driver::forecast(&c, &Assume::default()).expect("machines");
-    let phases = f.steps.iter().flat_map(|s| &s.phases).filter(|p| p.mesh == 0);
-    let stages = f.memory.iter().filter(|m| m.mesh == 0 && m.is_update());
+    let train = c.program.meshes.iter().position(|(name, _)| name == "train").expect("a mesh");
+    let passes = |p: &&nrl_sim::forecast::Phase| p.mesh == train && p.forward.sum() > 0.0;
+    let phases = f.steps.iter().flat_map(|s| &s.phases).filter(passes);
+    let stages = f.memory.iter().filter(|m| m.mesh == train && m.is_update());
     (phases.map(|p| p.seconds.value).sum(), stages.map(|m| m.sum()).fold(0.0, f64::max))
 }
 

@@ -66,7 +66,9 @@ impl Facts {
             ranks: c.program.meshes[sites.train].1.ranks(),
             per_node: cluster.device.domain.unwrap_or(cluster.per_node),
             memory: cluster.device.memory_bytes,
-            sampling: sites.sample.map(|mesh| (size("q").unwrap_or(1), c.program.meshes[mesh].1.ranks())),
+            sampling: sites
+                .sample
+                .map(|mesh| (size("q").unwrap_or(1), c.program.meshes[mesh].1.ranks())),
             samples: samples(c, updated),
         };
         let mut groups = std::collections::BTreeMap::new();
@@ -107,9 +109,8 @@ fn samples(c: &Compiled, model: usize) -> usize {
 
 fn taken(step: &[nrl_ir::program::Binding], at: usize, depth: usize) -> Option<usize> {
     let b = step.get(at).filter(|_| depth < 64)?;
-    let earlier = |copies: usize| {
-        b.args.iter().find_map(|a| taken(step, *a, depth + 1)).map(|n| n * copies)
-    };
+    let earlier =
+        |copies: usize| b.args.iter().find_map(|a| taken(step, *a, depth + 1)).map(|n| n * copies);
     match &b.stage {
         Stage::Take { count, .. } => Some(*count),
         Stage::Generate { copies, .. } => earlier(*copies),

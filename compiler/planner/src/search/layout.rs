@@ -94,8 +94,21 @@ impl Default for Layout {
 
 /// Names of choices, as `--pin` and `# pinned:` take them.
 pub const CHOICES: &[&str] = &[
-    "plan", "pp", "chunks", "dp", "fsdp", "cp", "tp", "sp", "ep", "etp", "recompute", "microbatch",
-    "rtp", "pool", "staleness",
+    "plan",
+    "pp",
+    "chunks",
+    "dp",
+    "fsdp",
+    "cp",
+    "tp",
+    "sp",
+    "ep",
+    "etp",
+    "recompute",
+    "microbatch",
+    "rtp",
+    "pool",
+    "staleness",
 ];
 
 impl Layout {
@@ -215,7 +228,8 @@ mod tests {
         assert_eq!(l.axes(), [("pp", 4), ("dp", 4), ("tp", 4)]);
         assert_eq!(l.plan("plans.", None), "plans.megatron(sp: true, chunks: 2)");
         assert_eq!(l.name(), "pp 4x2 dp 4 tp 4 sp");
-        let l = Layout { family: Family::Fsdp, fsdp: 16, recompute: Again::Full, ..Layout::default() };
+        let l =
+            Layout { family: Family::Fsdp, fsdp: 16, recompute: Again::Full, ..Layout::default() };
         assert_eq!(l.axes(), [("fsdp", 16)]);
         assert_eq!(l.plan("plans.", None), "plans.fsdp() * plans.recomputed(full)");
         let l = Layout { tp: 2, ..l };

@@ -50,8 +50,7 @@ pub fn found(
     let recipe = exact.screen.recipe;
     // The whole check, of a few more than are shown.
     lines.truncate(how.top.max(1) + 4);
-    let checked =
-        each(&lines, &|l: &Line| recipe.check(written(exact, &l.layout)));
+    let checked = each(&lines, &|l: &Line| recipe.check(written(exact, &l.layout)));
     let mut ranked = vec![];
     for (line, errors) in lines.into_iter().zip(checked) {
         match errors.into_iter().find(|e| !recipe.errors.contains(e)) {

@@ -280,7 +280,10 @@ impl Sites {
             let serving = self.serve.as_ref().is_some_and(|s| s.name == mesh && s.names.1 == name);
             let choice = if serving { "rtp" } else { name };
             if !CHOICES.contains(&choice) {
-                let d = Diagnostic::error("unknown-name", format!("there is no choice `{path}` to pin"));
+                let d = Diagnostic::error(
+                    "unknown-name",
+                    format!("there is no choice `{path}` to pin"),
+                );
                 let help = nrl_base::did_you_mean(choice, CHOICES.iter().copied())
                     .unwrap_or_else(|| format!("choices are {}", CHOICES.join(", ")));
                 return Err(Box::new(d.help(help)));

@@ -99,7 +99,8 @@ impl Space<'_> {
                 continue;
             }
             if copies > self.facts.samples {
-                *left.entry("fewer samples in an update than copies of the model").or_default() += 1;
+                *left.entry("fewer samples in an update than copies of the model").or_default() +=
+                    1;
                 continue;
             }
             for (dp, fsdp) in self.copies(base.family, copies) {
@@ -189,9 +190,8 @@ impl Space<'_> {
         let mut out = vec![];
         for ep in self.of("ep", own.ep, sizes) {
             let near = |etp: &usize| *etp == 1 || ep * etp <= self.facts.per_node;
-            let columns = |etp: &usize| {
-                self.facts.expert_columns.is_none_or(|c| c.is_multiple_of(*etp))
-            };
+            let columns =
+                |etp: &usize| self.facts.expert_columns.is_none_or(|c| c.is_multiple_of(*etp));
             let mut both = vec![1, tp];
             both.dedup();
             let shares = both.into_iter().filter(near).filter(columns);
@@ -277,7 +277,8 @@ impl Space<'_> {
         let (Some((heads, ranks)), false) = (self.facts.sampling, self.pinned("rtp")) else {
             return vec![own];
         };
-        let sizes = powers().take_while(|n| *n <= ranks.min(64)).filter(|n| heads.is_multiple_of(*n));
+        let sizes =
+            powers().take_while(|n| *n <= ranks.min(64)).filter(|n| heads.is_multiple_of(*n));
         sizes.map(Some).collect()
     }
 

@@ -15,6 +15,7 @@ use nrl_base::{Diagnostic, Files, SourceMap};
 use crate::edit;
 use crate::input::{Findings, Input, Planned, Request};
 use crate::report::{Comparison, Made, Report, changes, screen, words};
+use crate::search::{Goal, SearchOptions, search};
 
 /// What a line is answered with.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -116,6 +117,7 @@ impl<'f> Session<'f> {
             "explain" => self.explain(rest),
             "legal" => self.legal(rest),
             "fits" => self.fits(rest),
+            "search" => self.search(rest),
             "price" => self.price(rest),
             "compare" => self.compare(rest),
             "lengths" => self.lengths(rest),
@@ -161,6 +163,25 @@ impl<'f> Session<'f> {
                     None => Answer::failed(told(&found.found, &found.sources)),
                 }
             }
+        }
+    }
+
+    /// `search`, `search memory`, `search apply tp`: a better layout; further words are choices to leave.
+    fn search(&mut self, rest: &str) -> Answer {
+        let mut how = SearchOptions::default();
+        let mut apply = false;
+        for word in rest.split_whitespace() {
+            match word {
+                "time" => how.goal = Goal::Time,
+                "memory" => how.goal = Goal::Memory,
+                "apply" => apply = true,
+                choice => how.pins.push(choice.to_string()),
+            }
+        }
+        match search(&self.input, &how) {
+            Ok(found) if apply && !found.new_lines.is_empty() => self.change(found.text),
+            Ok(found) => Answer::said(found.text()),
+            Err(f) => Answer::failed(told(&f.found, &f.sources)),
         }
     }
 
@@ -303,6 +324,7 @@ pub const COMMANDS: &[&str] = &[
 const HELP: &str = "\
 set PATH = VALUE        changes the recipe and says what that changes in the plan
 why memory update       the terms of a stage; also `why time sample`, or any term: `why activations`
+search [memory] [apply] a better layout, and `apply` takes it; further words are choices to leave
 legal PATH              values that compile, and what others fail on
 fits on 32 GPUs?        whether it fits on so many, and the smallest number that it fits on
 price 500 steps         hours, GPU-hours, checkpoints
