@@ -61,8 +61,8 @@ impl Compiled {
                 Stage::Update { model, graph, tokens, .. } if models[*model].mesh == to.mesh => {
                     graphs.push(*graph);
                     if let Some(n) = to.tokens {
+                        updates.push((*graph, *tokens, n));
                         *tokens = n;
-                        updates.push((*graph, n));
                     }
                 }
                 Stage::Forward { model, graph, .. } if models[*model].mesh == to.mesh => {
@@ -87,9 +87,9 @@ impl Compiled {
                 dealt(plan, to);
             }
         }
-        for (i, n) in updates {
+        for (i, old, n) in updates {
             if let Some(plan) = self.plans.get_mut(i) {
-                bounds(plan, n);
+                bounds(plan, old, n);
             }
         }
     }
@@ -120,23 +120,22 @@ fn dealt(plan: &mut Plan, to: &Regroup<'_>) {
 }
 
 /// Gives the tokens of a micro-batch another bound; ranks that share them have a part each.
-fn bounds(plan: &mut Plan, tokens: usize) {
+fn bounds(plan: &mut Plan, old: usize, new: usize) {
+    let part = |bound: usize| {
+        let ranks = (old as f64 / bound.max(1) as f64).round().max(1.0);
+        new.div_ceil(ranks as usize)
+    };
     for class in &mut plan.classes {
         let dims = &mut class.graph.dims;
-        for name in ["tok", "act"] {
-            let ids: Vec<_> =
-                dims.iter().filter(|(_, d)| d.name == name).map(|(id, _)| id).collect();
-            let whole = ids.iter().filter(|id| dims.get(**id).shard.is_none());
-            let Some(old) = whole.map(|id| dims.bound(*id)).max() else { continue };
-            for id in ids {
-                let ranks = (old as f64 / dims.bound(id).max(1) as f64).round().max(1.0) as usize;
-                let dim = dims.get_mut(id);
-                if let Some(shard) = dim.shard.as_mut().filter(|s| s.global == old) {
-                    shard.global = tokens;
-                }
-                if let Extent::Ragged { bound, .. } = &mut dim.extent {
-                    *bound = tokens.div_ceil(ranks);
-                }
+        let tokens = |d: &nrl_ir::Dim| matches!(&*d.name, "tok" | "act");
+        let ids: Vec<_> = dims.iter().filter(|(_, d)| tokens(d)).map(|(id, _)| id).collect();
+        for id in ids {
+            let dim = dims.get_mut(id);
+            if let Some(shard) = &mut dim.shard {
+                shard.global = part(shard.global);
+            }
+            if let Extent::Ragged { bound, .. } = &mut dim.extent {
+                *bound = part(*bound);
             }
         }
     }
