@@ -255,7 +255,7 @@ fn a_file_that_is_not_there_and_arguments_that_do_not_exist() {
 fn yaml_where_a_recipe_of_the_language_is_needed_says_how_to_get_one() {
     let b = Bench::new();
     b.write("grpo.yaml", "grpo: {num_prompts_per_step: 32}\n");
-    for command in ["plan", "run", "eval"] {
+    for command in ["run", "eval"] {
         b.run(&[command, "grpo.yaml"])
             .fails("not-supported", &["write `nrlc import grpo.yaml -o grpo.nrl` first"]);
     }

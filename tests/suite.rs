@@ -8,6 +8,7 @@ mod editors;
 mod laws;
 mod lsp;
 mod nemo;
+mod planning;
 mod readme;
 mod reference;
 mod starting;

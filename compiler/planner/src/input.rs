@@ -86,12 +86,12 @@ impl<'f> Input<'f> {
         };
         let (opened, found) = match is_yaml(&request.path) {
             true => input.import(request, &mut sources),
-            false => input.read(request),
+            false => input.read(request, &mut sources),
         };
         (opened.then_some(input), Findings { found, sources })
     }
 
-    fn read(&mut self, request: &Request) -> (bool, Vec<Diagnostic>) {
+    fn read(&mut self, request: &Request, sources: &mut SourceMap) -> (bool, Vec<Diagnostic>) {
         if request.gpu.is_some() {
             let said = format!("{} names its devices itself; `--gpu` is for YAML", self.path);
             let help = "write another cluster, such as `clusters.h200(nodes: 1)`";
@@ -99,8 +99,14 @@ impl<'f> Input<'f> {
         }
         match self.files.read(&self.path) {
             Ok(bytes) => {
-                self.text = String::from_utf8_lossy(&bytes).into_owned();
-                (true, vec![])
+                let id = sources.add(&self.path, String::from_utf8_lossy(&bytes));
+                match nrl_syntax::utf8(id, &bytes) {
+                    Ok(text) => {
+                        self.text = text.to_string();
+                        (true, vec![])
+                    }
+                    Err(d) => (false, vec![*d]),
+                }
             }
             Err(why) => {
                 let said = format!("cannot read {}: {why}", self.path);
