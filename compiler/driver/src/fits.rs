@@ -31,7 +31,11 @@ pub(crate) fn on_machine(c: &Compiled, m: &nrl_sim::machine::Machine) -> Vec<Mem
     if m.memory <= 0.0 {
         return vec![];
     }
-    on(c, Some(Device { name: m.name.clone(), memory: m.memory }))
+    let mut all = everywhere(c);
+    for stage in &mut all {
+        stage.device = Device { name: m.name.clone(), memory: m.memory };
+    }
+    all
 }
 
 fn on(c: &Compiled, otherwise: Option<Device>) -> Vec<Memory> {

@@ -95,7 +95,8 @@ impl Cast<'_> {
             name,
             origin: b.origin,
             model,
-            mesh,
+            // What runs on no mesh of its own stands with the first model.
+            mesh: if model.is_some() { mesh } else { program.models.first().map_or(0, |m| m.mesh) },
             chore: Chore::default(),
             micro: 1,
             micro_tokens: 0.0,

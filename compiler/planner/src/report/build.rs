@@ -10,6 +10,9 @@ use nrl_sim::forecast::{Estimate, Forecast};
 
 use super::data::*;
 
+/// What clusters of ranks that are threads are called.
+pub const THREADS: &str = "threads of this process";
+
 /// What a report is made of.
 #[derive(Clone, Copy)]
 pub struct Made<'a> {
@@ -55,7 +58,7 @@ fn clusters(c: &Compiled) -> Vec<Cluster> {
         let pool_of = x.part_of.and_then(|(i, _)| Some(c.facts.clusters.get(i)?.name.clone()));
         Cluster {
             name: x.name.clone(),
-            device: if d.gpu { d.name.clone() } else { "threads of this process".into() },
+            device: if d.gpu { d.name.clone() } else { THREADS.into() },
             devices: x.ranks,
             per_node: x.per_node,
             memory_bytes: d.memory_bytes,
@@ -195,6 +198,9 @@ fn step(made: &Made<'_>, s: &nrl_sim::forecast::Step) -> Step {
         .filter(|x| x.device.gpu && x.part_of.is_none())
         .map(|x| x.device.flops * x.ranks as f64)
         .sum::<f64>();
+    // Threads have no data sheet: what they do at best is in the share that phases reach.
+    let reached = |p: &nrl_sim::forecast::Phase| Some(p.flops / (p.mfu? * p.seconds.value));
+    let peak = if peak > 0.0 { peak } else { s.phases.iter().find_map(reached).unwrap_or(0.0) };
     let updates = s.phases.iter().filter(|p| p.bubble > 0.0);
     let (waits, long) =
         updates.fold((0.0, 0.0), |(w, l), p| (w + p.bubble * p.seconds.value, l + p.seconds.value));

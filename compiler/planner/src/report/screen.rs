@@ -39,6 +39,12 @@ pub fn screen(r: &Report, width: usize) -> String {
     out
 }
 
+/// What ranks are: devices, or threads of one process.
+fn device(r: &Report) -> &'static str {
+    let threads = r.clusters.iter().all(|c| c.device == super::build::THREADS);
+    if threads { "rank" } else { "GPU" }
+}
+
 /// A block of text behind its name, with lines that go on below each other.
 fn block(name: &str, text: &str, width: usize) -> String {
     if text.is_empty() {
@@ -99,9 +105,10 @@ fn layout(r: &Report, width: usize) -> String {
         let mut put = |text: String| lines.push((head.clone(), text));
         if let Some(t) = &l.train {
             let per_gpu = format!(
-                "{} layers, {} GiB weights per GPU",
+                "{} layers, {} GiB weights per {}",
                 t.layers_per_stage,
-                gib(t.weight_bytes)
+                gib(t.weight_bytes),
+                device(r)
             );
             let each = t.samples / t.updates.max(1) as f64;
             let n = if t.updates == 1 { "update" } else { "updates" };
@@ -125,7 +132,7 @@ fn layout(r: &Report, width: usize) -> String {
             ));
         }
         if l.train.is_none() && l.sample.is_none() {
-            put(format!("{} GPUs", l.devices));
+            put(format!("{} {}s", l.devices, device(r)));
         }
     }
     let column = lines.iter().map(|(h, _)| h.chars().count()).max().unwrap_or(0) + 3;
@@ -172,7 +179,7 @@ fn time(r: &Report, step: &Step, width: usize) -> String {
     }
     let mut facts = vec![
         format!("{} samples, {} tokens", thousands(step.samples), count(step.tokens)),
-        format!("{} tokens/s/GPU", thousands(step.tokens_per_second_per_device)),
+        format!("{} tokens/s/{}", thousands(step.tokens_per_second_per_device), device(r)),
         format!("MFU {} over the step", percent(step.mfu)),
     ];
     if step.bubble > 0.0 {
@@ -231,12 +238,13 @@ fn run(r: &Report, width: usize) -> String {
     let run = &r.run;
     let total = &run.seconds;
     let mut text = format!(
-        "{} steps = {} ({} .. {}) = {} GPU-hours",
+        "{} steps = {} ({} .. {}) = {} {}-hours",
         thousands(run.steps as f64),
         hours(total.value),
         hours(total.low),
         hours(total.high),
-        thousands(run.device_hours)
+        thousands(run.device_hours),
+        device(r)
     );
     if let Some(limit) = run.limit_seconds {
         let over = total.value > limit;
@@ -298,12 +306,12 @@ fn memory(r: &Report, width: usize) -> String {
         let (names, folded) = columns(r, width.saturating_sub(2 + name + tail));
         let head = |n: &str| heading(n).chars().count().max(6) + 2;
         let same = m.stages.iter().all(|s| s.device_bytes == first.device_bytes);
-        let device = if same {
-            format!("worst GPU, GiB of {}", gib(first.device_bytes))
+        let on = if same {
+            format!("worst {}, GiB of {}", device(r), gib(first.device_bytes))
         } else {
-            "worst GPU, GiB".to_string()
+            format!("worst {}, GiB", device(r))
         };
-        let _ = writeln!(out, "\n{:<MARGIN$}{device}", "MEMORY");
+        let _ = writeln!(out, "\n{:<MARGIN$}{on}", "MEMORY");
         let mut line = format!("  {:name$}", "");
         for n in &names {
             let _ = write!(line, "{:>w$}", heading(n), w = head(n));
