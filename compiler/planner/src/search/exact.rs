@@ -1,7 +1,8 @@
 //! The forecast of a recipe with a layout written into it: the numbers that are shown.
 
 use nrl_driver::{Budget, Compiled, Limit, Measure};
-use nrl_sim::forecast::Forecast;
+use nrl_ir::program::Stage;
+use nrl_sim::forecast::{Forecast, Kind};
 use serde::Serialize;
 
 use super::layout::Layout;
@@ -55,7 +56,13 @@ impl Exact<'_> {
             f.steps.iter().map(|s| of(s) * s.steps as f64).sum::<f64>() / steps.max(1) as f64
         };
         let seconds = mean(&|s| s.seconds.value);
-        let fits = f.memory.iter().all(|m| m.margin() >= 0.0) && self.keeps(&c, &f, seconds);
+        // A generator whose pool holds no sample has no phase.
+        let asked =
+            super::sites::stages(&c).filter(|s| matches!(s, Stage::Generate { .. })).count();
+        let phases = f.steps.iter().flat_map(|s| &s.phases);
+        let samples = phases.filter(|p| p.kind == Kind::Sample).count() == asked;
+        let room = f.memory.iter().all(|m| m.margin() >= 0.0);
+        let fits = samples && room && self.keeps(&c, &f, seconds);
         let current = &self.screen.sites.current;
         Ok(Line {
             name: l.name(),
