@@ -216,12 +216,9 @@ impl Cast<'_> {
                 phases.extend(made);
                 continue;
             }
-            match &b.stage {
-                Stage::Generate { generator, copies, .. } => {
-                    phases.extend(self.sample(b, *generator, *copies, count, &lengths));
-                    phases.extend(self.refit(&section.step, b, *generator));
-                }
-                _ => {}
+            if let Stage::Generate { generator, copies, .. } = &b.stage {
+                phases.extend(self.sample(b, *generator, *copies, count, &lengths));
+                phases.extend(self.refit(&section.step, b, *generator));
             }
         }
         let seconds = self.together(&phases);

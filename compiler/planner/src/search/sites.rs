@@ -403,8 +403,11 @@ fn trained(c: &Compiled) -> Found<usize> {
     })
 }
 
+/// An axis: its name and its size, as written.
+type Written = (String, String);
+
 /// Where the axes of a mesh stand, and each as it is written.
-fn mesh(lines: &[&Stmt], name: &str, text: &str) -> Option<(Range<usize>, Vec<(String, String)>)> {
+fn mesh(lines: &[&Stmt], name: &str, text: &str) -> Option<(Range<usize>, Vec<Written>)> {
     lines.iter().find_map(|s| {
         let StmtKind::Mesh(m) = &s.kind else { return None };
         if m.name.text != name {
