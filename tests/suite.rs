@@ -7,6 +7,7 @@ mod checking;
 mod editors;
 mod laws;
 mod lsp;
+mod machine;
 mod nemo;
 mod planning;
 mod readme;
