@@ -228,6 +228,12 @@ impl Stage<'_> {
         parts as f64 / chunks as f64
     }
 
+    /// Is it an adapter of the plan, beside frozen weights? They are counted by rank and slots.
+    fn is_adapter(&self, p: &ParamDecl) -> bool {
+        let frozen = || self.graph().is_some_and(|g| g.params.iter().any(|q| !q.trained));
+        self.load.adapters.is_some() && p.trained && frozen()
+    }
+
     fn is_trained(&self, p: &ParamDecl) -> bool {
         p.trained && self.load.adapters.is_none()
     }
@@ -271,9 +277,15 @@ impl Stage<'_> {
     fn states(&self) -> Vec<Term> {
         let s = self.stack;
         let half = self.load.precision == Precision::Bf16;
-        let over = |axes: &[String]| self.load.mesh.size_over(axes).max(1) as f64;
+        let mesh = self.load.mesh;
+        let over = |axes: &[String]| {
+            // Shards of a framework that spreads them over the ranks of a ring too.
+            let rings = s.shards_over_cp && !axes.is_empty() && !axes.iter().any(|a| a == "cp");
+            (mesh.size_over(axes) * if rings { mesh.size("cp") } else { 1 }).max(1) as f64
+        };
         let (mut held, mut frozen, mut gradients, mut state) = (0.0, 0.0, 0.0, 0.0);
-        for (times, p, layout, _) in self.parameters() {
+        for (times, p, layout, _) in self.parameters().into_iter().filter(|x| !self.is_adapter(x.1))
+        {
             let number = times * self.local(p);
             if self.is_trained(p) {
                 held += number / over(&layout.flat);
@@ -333,7 +345,8 @@ impl Stage<'_> {
         for (times, p, layout, place) in self.parameters() {
             let Some(g) = self.graph() else { break };
             let of = experts(g, &p.dims);
-            if place != Place::Layer || p.checkpoint_dims.len() < 2 || is_router(g, p) {
+            let other = p.checkpoint_dims.len() < 2 || is_router(g, p) || self.is_adapter(p);
+            if place != Place::Layer || other {
                 continue;
             }
             let side = |ds: &Vec<nrl_ir::DimId>| {
