@@ -1,6 +1,6 @@
 //! Memory rows of the open table against predictions, each through recipe, compiler and plan.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
