@@ -5,6 +5,7 @@
 //! between phases in debug builds. No I/O happens here.
 
 mod budgets;
+mod cores;
 mod emit;
 mod fits;
 mod forecast;
@@ -17,7 +18,6 @@ pub mod threads;
 mod typed;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nrl_base::{Diagnostic, Problems, SourceMap};
@@ -30,6 +30,7 @@ use nrl_passes::{
     simplify,
 };
 
+pub use cores::each;
 pub use fits::{Profiles, memory, update_bytes};
 pub use forecast::{Assume, Passes, Timed, forecast, machine_of, rates, updates};
 pub use nrl_lower::facts::Facts;
@@ -255,35 +256,16 @@ impl Pipeline<'_> {
 
     /// Every graph through all phases, on all cores.
     fn each(&self) -> Vec<(Option<Plan>, Told)> {
-        let number = self.lowered.program.graphs.len();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = vec![];
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(kind) = self.lowered.kinds.get(i).filter(|_| i < number) else { break };
-                let mut one =
-                    One { lowered: &self.lowered, options: self.options, told: Told::default() };
-                let plan = one.graph(i, self.lowered.program.graphs[i].clone(), *kind);
-                done.push((i, (plan, one.told)));
-            }
-            done
-        };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(number);
-        let mut all = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..cores).map(|_| scope.spawn(work)).collect();
-            let mut all = work();
-            for other in others {
-                match other.join() {
-                    Ok(done) => all.extend(done),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all
-        });
-        all.sort_by_key(|(i, _)| *i);
-        all.into_iter().map(|(_, one)| one).collect()
+        let graphs = self.lowered.program.graphs.iter().zip(&self.lowered.kinds);
+        let all: Vec<_> = graphs.enumerate().collect();
+        each(&all, &|(i, (graph, kind))| {
+            let mut one =
+                One { lowered: &self.lowered, options: self.options, told: Told::default() };
+            let plan = one.graph(*i, (*graph).clone(), **kind);
+            (plan, one.told)
+        })
     }
+
     /// An axis in a rule of the user's own is one of some mesh; the library's may be of none.
     fn axes_exist(&mut self) {
         let meshes = self.lowered.program.meshes.iter().map(|(_, m)| m);

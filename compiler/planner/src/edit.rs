@@ -165,3 +165,38 @@ fn terms(e: &Expr, name: &str, text: &str, cuts: &mut Vec<(usize, usize)>) {
         (false, false) => {}
     }
 }
+
+/// A line that one of two texts has, by its number there, from 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Differs<'t> {
+    Gone(usize, &'t str),
+    Come(usize, &'t str),
+}
+
+/// Lines in which two texts differ, in order: those outside of the longest common sequence.
+pub fn lines<'t>(old: &'t str, new: &'t str) -> Vec<Differs<'t>> {
+    let (a, b): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
+    let mut common = vec![vec![0u32; b.len() + 1]; a.len() + 1];
+    for i in (0..a.len()).rev() {
+        for j in (0..b.len()).rev() {
+            common[i][j] = match a[i] == b[j] {
+                true => common[i + 1][j + 1] + 1,
+                false => common[i + 1][j].max(common[i][j + 1]),
+            };
+        }
+    }
+    let (mut i, mut j) = (0, 0);
+    let mut out = vec![];
+    while i < a.len() || j < b.len() {
+        if i < a.len() && j < b.len() && a[i] == b[j] {
+            (i, j) = (i + 1, j + 1);
+        } else if i < a.len() && (j == b.len() || common[i + 1][j] >= common[i][j + 1]) {
+            out.push(Differs::Gone(i + 1, a[i]));
+            i += 1;
+        } else {
+            out.push(Differs::Come(j + 1, b[j]));
+            j += 1;
+        }
+    }
+    out
+}

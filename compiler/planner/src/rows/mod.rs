@@ -12,7 +12,6 @@ mod recipe;
 mod verdict;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nrl_base::SourceMap;
 use nrl_driver::{Compiled, Options, Timed};
@@ -62,7 +61,7 @@ impl Table {
                 at
             }));
         }
-        let made = compile_all(wanted);
+        let made = nrl_driver::each(&wanted, &|(asked, rows)| compile(asked, rows));
         let mut all = vec![];
         let mut at: Vec<Result<usize, String>> = vec![];
         for case in made {
@@ -101,26 +100,6 @@ impl Case {
             model: row.model.to_lowercase(),
         }
     }
-}
-
-fn compile_all(wanted: Vec<(Asked, Vec<Row>)>) -> Vec<Result<Case, String>> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = vec![];
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some((asked, rows)) = wanted.get(i) else { break };
-            done.push((i, compile(asked, rows)));
-        }
-        done
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut all: Vec<(usize, Result<Case, String>)> = std::thread::scope(|s| {
-        let threads: Vec<_> = (0..cores).map(|_| s.spawn(work)).collect();
-        threads.into_iter().flat_map(|t| t.join().unwrap_or_default()).collect()
-    });
-    all.sort_by_key(|(i, _)| *i);
-    all.into_iter().map(|(_, c)| c).collect()
 }
 
 /// Bytes that layers keep under tensor parallelism alone, with nothing computed again: what percentages of

@@ -29,8 +29,9 @@ pub use sites::Sites;
 use crate::input::{Findings, Input};
 use exact::Exact;
 use facts::Facts;
+use nrl_driver::each;
 use recipe::Recipe;
-use screen::{Screen, each};
+use screen::Screen;
 use space::{Cut, Left, Space};
 
 /// What counts.

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::exact::{Exact, Line};
 use super::layout::Layout;
-use super::screen::{Seen, each};
+use super::screen::Seen;
 use super::{Counts, Found, Goal, SearchOptions};
-use nrl_driver::Compiled;
+use crate::edit::Differs;
+use nrl_driver::{Compiled, each};
 
 /// Puts together what a search found.
 pub fn found(
@@ -182,28 +183,11 @@ fn front(lines: &[Line]) -> Vec<Line> {
 
 /// Lines that differ: what is there, and what would be.
 pub fn changed(old: &str, new: &str) -> (Vec<String>, Vec<String>) {
-    let (a, b): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
-    // Longest common lines, from the end.
-    let mut common = vec![vec![0u32; b.len() + 1]; a.len() + 1];
-    for i in (0..a.len()).rev() {
-        for j in (0..b.len()).rev() {
-            common[i][j] = match a[i] == b[j] {
-                true => common[i + 1][j + 1] + 1,
-                false => common[i + 1][j].max(common[i][j + 1]),
-            };
-        }
-    }
-    let (mut i, mut j) = (0, 0);
     let (mut gone, mut come) = (vec![], vec![]);
-    while i < a.len() || j < b.len() {
-        if i < a.len() && j < b.len() && a[i] == b[j] {
-            (i, j) = (i + 1, j + 1);
-        } else if j >= b.len() || i < a.len() && common[i + 1][j] >= common[i][j + 1] {
-            gone.push(a[i].to_string());
-            i += 1;
-        } else {
-            come.push(b[j].to_string());
-            j += 1;
+    for line in crate::edit::lines(old, new) {
+        match line {
+            Differs::Gone(_, text) => gone.push(text.to_string()),
+            Differs::Come(_, text) => come.push(text.to_string()),
         }
     }
     (gone, come)

@@ -12,7 +12,7 @@ mod types;
 
 use nrl_base::{Diagnostic, Files, SourceMap};
 
-use crate::edit;
+use crate::edit::{self, Differs};
 use crate::input::{Findings, Input, Planned, Request};
 use crate::report::{Comparison, Made, Report, changes, screen, words};
 use crate::search::{Goal, SearchOptions, search};
@@ -289,29 +289,11 @@ fn changed(a: &Report, b: &Report) -> String {
 
 /// Lines that differ, with their numbers.
 fn difference(old: &str, new: &str) -> String {
-    let (a, b): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
-    let mut common = vec![vec![0u32; b.len() + 1]; a.len() + 1];
-    for i in (0..a.len()).rev() {
-        for j in (0..b.len()).rev() {
-            common[i][j] = match a[i] == b[j] {
-                true => common[i + 1][j + 1] + 1,
-                false => common[i + 1][j].max(common[i][j + 1]),
-            };
-        }
-    }
-    let (mut i, mut j) = (0, 0);
-    let mut out = String::new();
-    while i < a.len() || j < b.len() {
-        if i < a.len() && j < b.len() && a[i] == b[j] {
-            (i, j) = (i + 1, j + 1);
-        } else if i < a.len() && (j == b.len() || common[i + 1][j] >= common[i][j + 1]) {
-            out += &format!("{:>4} - {}\n", i + 1, a[i]);
-            i += 1;
-        } else {
-            out += &format!("{:>4} + {}\n", j + 1, b[j]);
-            j += 1;
-        }
-    }
+    let one = |line: Differs<'_>| match line {
+        Differs::Gone(n, text) => format!("{n:>4} - {text}\n"),
+        Differs::Come(n, text) => format!("{n:>4} + {text}\n"),
+    };
+    let out: String = edit::lines(old, new).into_iter().map(one).collect();
     if out.is_empty() { "nothing changed\n".into() } else { out }
 }
 
