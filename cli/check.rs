@@ -171,6 +171,7 @@ fn split(args: &CheckArgs) -> Result<(Vec<String>, Options), String> {
         recipe: args.recipe.clone(),
         overrides,
         version: args.nemo_version.unwrap_or_default(),
+        assume: crate::machine::assume(None).unwrap_or_default(),
     };
     Ok((files, options))
 }
@@ -181,7 +182,7 @@ fn is_override(arg: &str) -> bool {
 }
 
 /// `0.3`, `0.3.1`; later ones are like the newest.
-fn nemo_version(text: &str) -> Result<Version, String> {
+pub fn nemo_version(text: &str) -> Result<Version, String> {
     let text = text.trim_start_matches('v');
     let mut parts = text.split('.').map(str::parse::<u32>);
     match (parts.next(), parts.next()) {

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use nrl_base::{Diagnostic, SourceMap};
 use nrl_driver::{Assume, Options, Phase};
 use nrl_planner::input::{Input, Planned, Request};
+use nrl_rules::recipe::Version;
 use nrl_planner::report::{Comparison, Made, Report, changes, page, screen};
 
 use crate::disk::Disk;
@@ -50,6 +51,9 @@ pub struct PlanArgs {
     /// Device that a YAML file stands for, such as `h200`: it names none
     #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,
+    /// Version of NeMo RL that a YAML file is for: `0.3`, or the newest if left out
+    #[arg(long, value_name = "VERSION", value_parser = crate::check::nemo_version)]
+    pub nemo_version: Option<Version>,
     /// Software whose rates count, such as `megatron`; by the layout if left out
     #[arg(long, value_name = "NAME")]
     pub stack: Option<String>,
@@ -92,6 +96,7 @@ impl PlanArgs {
             overrides: self.overrides.clone(),
             environment: std::env::vars().collect(),
             gpu: self.gpu.clone(),
+            version: self.nemo_version.unwrap_or_default(),
             options: Options {
                 sets: self.sets.clone(),
                 ranks: self.ranks,

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use nrl_base::{Diagnostic, Severity, SourceMap};
 use nrl_ir::Mesh;
 use nrl_ir::program::{Stage, Weights};
+use nrl_lower::facts::Asked;
 use nrl_sim::profile::Profile;
-use nrl_sim::{Device, Memory, Precision, Setup};
+use nrl_sim::{Device, Memory, Precision, Setup, When};
 
 use crate::{Compiled, Files, Options, rules};
 
@@ -68,6 +69,15 @@ pub fn update_bytes(c: &Compiled, mesh: usize, profiles: &mut Profiles) -> f64 {
     most
 }
 
+/// Is a model stored in 16 bits? A frozen copy is stored as what it is a copy of.
+pub(crate) fn is_bf16(c: &Compiled, model: usize) -> bool {
+    let own = |model: usize| c.facts.models.get(model).is_some_and(|facts| facts.bf16);
+    match c.program.models[model].weights {
+        Weights::Frozen { of, .. } => own(of) || own(model),
+        _ => own(model),
+    }
+}
+
 fn setup(c: &Compiled, otherwise: Option<Device>) -> Setup<'_> {
     let known = |mesh: usize| {
         let cluster = c.facts.meshes.get(mesh)?.cluster?;
@@ -75,13 +85,7 @@ fn setup(c: &Compiled, otherwise: Option<Device>) -> Setup<'_> {
         d.gpu.then(|| Device { name: d.name.clone(), memory: d.memory_bytes })
     };
     let device = |mesh: usize| known(mesh).or_else(|| otherwise.clone());
-    let bf16 = |model: usize| c.facts.models.get(model).is_some_and(|facts| facts.bf16);
-    let precision = |model: usize| match c.program.models[model].weights {
-        // A frozen copy is stored as what it is a copy of.
-        Weights::Frozen { of, .. } if bf16(of) => Precision::Bf16,
-        _ if bf16(model) => Precision::Bf16,
-        _ => Precision::F32,
-    };
+    let precision = |model| if is_bf16(c, model) { Precision::Bf16 } else { Precision::F32 };
     Setup {
         program: &c.program,
         plans: &c.plans,
@@ -89,7 +93,21 @@ fn setup(c: &Compiled, otherwise: Option<Device>) -> Setup<'_> {
         precisions: (0..c.program.models.len()).map(precision).collect(),
         bf16_masters: c.facts.bf16_masters.clone(),
         selective: c.selective.clone(),
-        stack: None,
+        stack: c.framework.stack.clone(),
+        clusters: (0..c.program.meshes.len()).map(|m| c.facts.meshes.get(m)?.cluster).collect(),
+        engines: (0..c.program.generators.len()).map(|g| engine(c, g)).collect(),
+        habits: c.framework.memory.clone(),
+    }
+}
+
+/// Bytes of a device that the engine of a generator asks for, if the recipe says so.
+fn engine(c: &Compiled, generator: usize) -> Option<f64> {
+    let (asked, _) = c.facts.generators.get(generator)?.memory?;
+    let cluster = c.facts.meshes.get(c.program.generators[generator].mesh)?.cluster?;
+    match asked {
+        Asked::Share(x) => Some(x * c.facts.clusters[cluster].device.memory_bytes),
+        Asked::Bytes(b) => Some(b),
+        Asked::Tokens(_) => None,
     }
 }
 
@@ -116,8 +134,10 @@ fn does_not_fit(c: &Compiled, m: &Memory) -> Diagnostic {
     let facts = &c.facts.meshes[m.mesh];
     let capacity = m.device.memory / GIB;
     let device = &m.device.name;
+    let when =
+        if m.when == When::EVERY { String::new() } else { format!(" at {}", m.when.words()) };
     let text = format!(
-        "`{}` needs {:.1} GiB on a rank, {device} has {capacity:.1}",
+        "`{}` needs {:.1} GiB on a rank{when}, {device} has {capacity:.1}",
         m.stage,
         m.sum() / GIB
     );

@@ -4,6 +4,9 @@
 //! stack). Out: a [`Forecast`]: seconds by phase, bytes by stage, each with its source. The numbers come from the
 //! plans that an engine would run.
 
+mod every;
+mod traffic;
+
 use std::collections::BTreeMap;
 
 use nrl_ir::program::{Binding, Phase as Section, Stage};
@@ -13,16 +16,18 @@ use nrl_sim::calibration::Calibration;
 use nrl_sim::forecast::{Assumed, Estimate, Forecast, Kind, Part, Phase, Source, Step, Traffic};
 use nrl_sim::generate::Generated;
 use nrl_sim::lengths as law;
-use nrl_sim::machine::{self, Machine};
+use nrl_sim::machine::Machine;
 use nrl_sim::rates::{Compute, Speed};
 use nrl_sim::tables::{Found, Tables};
 use nrl_sim::train::{Job, Took, Update};
-use nrl_sim::work::{Kind as WorkKind, Sizes};
+use nrl_sim::work::Sizes;
 
 use crate::regroup::Works;
 use crate::sampler::{self, Draw, Sampler};
 use crate::threads::Seen;
-use crate::{Compiled, fits};
+use crate::{Compiled, Framework, fits};
+
+pub use every::checkpoint_bytes;
 
 /// What is taken for granted.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +45,8 @@ pub struct Assume {
     pub lengths: Option<(f64, f64)>,
     /// What was seen of the data sets of the program, by index.
     pub seen: BTreeMap<usize, Seen>,
+    /// How the software that runs it goes about memory.
+    pub framework: Framework,
 }
 
 /// Lengths of the samples of a step, in tokens.
@@ -48,6 +55,8 @@ struct Lengths {
     prompt: f64,
     mean: f64,
     most: f64,
+    /// The longest of a few hundred.
+    longest: f64,
     law: law::Lengths,
     /// Nothing is known of them.
     guessed: bool,
@@ -57,6 +66,11 @@ struct Lengths {
 impl Lengths {
     fn sum(&self) -> f64 {
         self.prompt + self.mean
+    }
+
+    /// Tokens of the longest sample of a step.
+    fn padded(&self) -> f64 {
+        (self.prompt + self.longest).max(self.sum())
     }
 }
 
@@ -69,9 +83,10 @@ pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
     let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m))?;
     let (stack, found) = rates_of(c, assume, &tables, &first);
     let cast = Cast { c, assume, found: &found };
-    let mut assumed = vec![];
-    let steps: Vec<Step> =
-        c.program.phases.iter().map(|section| cast.step(section, &mut assumed)).collect();
+    let (mut assumed, mut open) = (vec![], vec![]);
+    let all = c.program.phases.iter();
+    let steps: Vec<Step> = all.map(|s| cast.step(s, &mut assumed, &mut open)).collect();
+    open.push("contention of the network, clocks of devices".into());
     assumed.push(Assumed {
         what: "rates".into(),
         value: found.entry.clone(),
@@ -89,7 +104,7 @@ pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
         steps,
         memory: fits::memory(c),
         assumed,
-        not_modelled: vec!["contention of the network, clocks of devices".into()],
+        not_modelled: open,
     })
 }
 
@@ -192,11 +207,15 @@ struct Cast<'a> {
 }
 
 impl Cast<'_> {
-    fn step(&self, section: &Section, assumed: &mut Vec<Assumed>) -> Step {
+    fn step(&self, section: &Section, assumed: &mut Vec<Assumed>, open: &mut Vec<String>) -> Step {
         let mut phases = vec![];
         let mut traffic = vec![];
         let (mut samples, mut tokens, mut padding) = (0.0f64, 0.0f64, 0.0);
         for b in &section.step {
+            // Prompts alone are of no length yet.
+            if matches!(b.stage, Stage::Take { complete: false, .. }) {
+                continue;
+            }
             let Some((count, lengths)) = self.samples(&section.step, b) else { continue };
             for a in &lengths.assumed {
                 if !assumed.contains(a) {
@@ -211,7 +230,11 @@ impl Cast<'_> {
                 let made = self.pass(b, &pass, &all, optimizer, &mut traffic);
                 if let (Some(p), Some(_)) = (&made, optimizer) {
                     let full = (budget as f64).max(lengths.sum());
-                    padding = (1.0 - p.micro_tokens / full).clamp(0.0, 1.0);
+                    padding = match self.c.framework.padded {
+                        Some(_) => 1.0 - lengths.sum() / lengths.padded(),
+                        None => 1.0 - p.micro_tokens / full,
+                    };
+                    padding = padding.clamp(0.0, 1.0);
                 }
                 phases.extend(made);
                 continue;
@@ -223,7 +246,8 @@ impl Cast<'_> {
         }
         let seconds = self.together(&phases);
         let (name, steps) = (section.name.clone(), section.steps);
-        Step { name, steps, seconds, phases, traffic, samples, tokens, padding, every: vec![] }
+        let every = self.every(section, assumed, open);
+        Step { name, steps, seconds, phases, traffic, samples, tokens, padding, every }
     }
 
     /// Seconds of a step: its phases one after the other, or, where samplers have devices of their own and samples may
@@ -264,7 +288,7 @@ impl Cast<'_> {
             Stage::Forward { model, graph, tokens, .. } => {
                 let name = name("score by", model);
                 let pass = Pass { kind: Kind::Score, name, model, graph };
-                Some((pass, None, 1, 1, tokens))
+                Some((pass, None, 1, 1, self.c.framework.scored(tokens)))
             }
             _ => None,
         }
@@ -336,7 +360,8 @@ impl Cast<'_> {
         // The mean of what is drawn, after the cap.
         let drawn = law.draw(512, 1, most as u32, 0.0);
         let mean = drawn.iter().map(|x| f64::from(*x)).sum::<f64>() / drawn.len() as f64;
-        Lengths { prompt, mean, most, law, guessed, assumed }
+        let longest = drawn.iter().copied().max().map_or(mean, f64::from);
+        Lengths { prompt, mean, most, longest, law, guessed, assumed }
     }
 
     /// A pass over all samples, by micro-batches; with an optimizer if it is an update.
@@ -352,7 +377,7 @@ impl Cast<'_> {
         let Timed { job, machine, times, .. } = &timed;
         let speed = Speed { machine, rates: &self.found.rates, compute: self.assume.compute };
         let took = job.run(&speed);
-        self.traffic(traffic, &pass.name, job, &speed, times * job.micro as f64);
+        traffic::add(traffic, &pass.name, job, &speed, *times);
         let seconds = Estimate::around(took.seconds * times, self.found.spread, self.found.source);
         let peak = machine.flops * job.mesh.ranks() as f64;
         Some(Phase {
@@ -374,47 +399,6 @@ impl Cast<'_> {
             generated: None,
             job: Some((Box::new(timed.job), timed.times)),
         })
-    }
-
-    fn traffic(
-        &self,
-        out: &mut Vec<Traffic>,
-        phase: &str,
-        job: &Job,
-        speed: &Speed<'_>,
-        times: f64,
-    ) {
-        for (region, n) in job.work.regions() {
-            for item in region.forward.iter().chain(&region.backward) {
-                let WorkKind::Collective { kind, axes, bytes } = &item.kind else { continue };
-                let group = machine::group(&job.mesh, axes, speed.machine.per_node);
-                if group.size == 1 {
-                    continue;
-                }
-                let (kind, calls) = (format!("{kind:?}"), n * item.count * times);
-                let seconds = calls * speed.collective(kind_of(&item.kind), *bytes, group);
-                let class = group.class.name().to_string();
-                let same = |t: &&mut Traffic| {
-                    t.phase == phase && t.kind == kind && t.axes == *axes && t.bytes == *bytes
-                };
-                match out.iter_mut().find(same) {
-                    Some(t) => {
-                        t.calls += calls;
-                        t.seconds += seconds;
-                    }
-                    None => out.push(Traffic {
-                        phase: phase.into(),
-                        kind,
-                        axes: axes.clone(),
-                        class,
-                        ranks: group.size,
-                        calls,
-                        bytes: *bytes,
-                        seconds,
-                    }),
-                }
-            }
-        }
     }
 
     fn sample(
@@ -554,7 +538,12 @@ fn timed(
     let length = all.lengths.sum();
     // A rank takes whole samples; a micro-batch holds at least one.
     let per_rank = (all.count / ways / all.updates as f64).max(1.0);
-    let fit = (all.budget as f64 / length).floor().max(1.0);
+    // Samples side by side are all as long as the longest; packed ones fill the budget.
+    let (fit, length) = match c.framework.padded {
+        Some((updates, _)) if optimizer.is_some() => (updates as f64, all.lengths.padded()),
+        Some((_, scores)) => (scores as f64, all.lengths.padded()),
+        None => ((all.budget as f64 / length).floor().max(1.0), length),
+    };
     let micro = (per_rank / fit).ceil().max(1.0);
     let tokens = per_rank * length / micro;
     let sizes = Sizes::packed(tokens, length);
@@ -594,13 +583,6 @@ struct Counted<'a> {
     budget: usize,
     count: f64,
     lengths: &'a Lengths,
-}
-
-fn kind_of(k: &WorkKind) -> nrl_sim::work::Collective {
-    match k {
-        WorkKind::Collective { kind, .. } => *kind,
-        _ => nrl_sim::work::Collective::Send,
-    }
 }
 
 /// What the seconds are spent on, the longest first.

@@ -9,6 +9,7 @@ mod cores;
 mod emit;
 mod fits;
 mod forecast;
+mod framework;
 mod pools;
 mod regroup;
 mod rules;
@@ -32,7 +33,8 @@ use nrl_passes::{
 
 pub use cores::each;
 pub use fits::{Profiles, memory, update_bytes};
-pub use forecast::{Assume, Passes, Timed, forecast, machine_of, rates, updates};
+pub use forecast::{Assume, Passes, Timed, checkpoint_bytes, forecast, machine_of, rates, updates};
+pub use framework::Framework;
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Budget, Files, Limit, Measure, STD, docs, lower_tests, trial};
 pub use regroup::{Regroup, Works};
@@ -128,6 +130,8 @@ pub struct Compiled {
     pub selective: Vec<bool>,
     /// Demands on what only plans know.
     pub budgets: Vec<Budget>,
+    /// How the software that runs it goes about memory, as far as the language does not say.
+    pub framework: Framework,
 }
 
 /// Compiles the recipe in `path`. `None` if a problem is an error.
@@ -213,6 +217,7 @@ fn finish(
         not_yet: pipeline.lowered.not_yet,
         selective,
         budgets: pipeline.lowered.budgets,
+        framework: options.assume.framework.clone(),
     };
     if !failed {
         problems.extend(budgets::findings(&compiled, &compiled.budgets, &options.assume));

@@ -50,7 +50,9 @@ fn samplers(c: &Compiled) -> Vec<Sampler<'_>> {
             continue;
         };
         let term = |t: &str| own.terms.iter().find(|x| x.name == t).map_or(0.0, |x| x.bytes);
-        let context = c.program.models[g.model].context as f64;
+        let cluster = |mesh: usize| c.facts.meshes.get(mesh).and_then(|m| m.cluster);
+        let shares = |m: &Memory| m.mesh == g.mesh || cluster(m.mesh) == cluster(g.mesh);
+        let width = if fits::is_bf16(c, g.model) { 2.0 } else { 4.0 };
         out.push(Sampler {
             c,
             index,
@@ -58,8 +60,11 @@ fn samplers(c: &Compiled) -> Vec<Sampler<'_>> {
             asked,
             at,
             weights: term("weights"),
-            per_token: term("kv, one sequence") / context.max(1.0),
-            beside: stages.iter().find(|m| m.mesh == g.mesh && m.is_update()).cloned(),
+            per_token: nrl_sim::per_token(
+                &c.plans[g.graph],
+                c.framework.memory.engine.map_or(width, |(_, kept)| kept),
+            ),
+            beside: stages.iter().find(|m| m.is_update() && shares(m)).cloned(),
         });
     }
     out

@@ -41,7 +41,8 @@ impl Sampler {
         let g = &c.program.generators[generator];
         let mesh = &c.program.meshes[g.mesh].1;
         let tp = mesh.size("tp") * mesh.size("rtp");
-        let shard = dims(&c.program.models[g.model]).shard(tp, 2.0, 2.0);
+        let (weight, kept) = c.framework.memory.engine.unwrap_or((2.0, 2.0));
+        let shard = dims(&c.program.models[g.model]).shard(tp, weight, kept);
         let engine = Engine::default();
         let asked = c.facts.generators.get(generator).and_then(|f| f.memory);
         let share = match asked.map(|(a, _)| a) {

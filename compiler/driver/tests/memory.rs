@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use nrl_base::SourceMap;
-use nrl_driver::{Compiled, Options, check, memory};
-use nrl_sim::Memory;
+use nrl_driver::{Assume, Compiled, Framework, Options, check, memory};
+use nrl_sim::{Habits, Memory, When};
 
 /// A llama of these layers, widths and heads on one node of H100, `axes` and `plan` as given.
 fn compiled(
@@ -156,4 +156,89 @@ fn the_help_names_the_smallest_size_that_fits() {
     assert!(size > 2, "{help}");
     assert!(with(&[format!("m.tp={size}")]).is_none(), "{help}");
     assert!(with(&[format!("m.tp={}", size / 2)]).is_some(), "{help}");
+}
+
+/// A recipe whose periods are given, on one node of H100; the generator shares the devices of its trainer.
+fn periodic(every: &str) -> String {
+    let text = recipe("fsdp: rest", "plans.fsdp()", 1024);
+    let text = text.replace("generator(policy)", "generator(policy, memory: 60 % of device)");
+    let rows = "  rows = data.made";
+    let held =
+        "  held = data.made(40 rows, i -> {prompt: \"1+1=\", answer: \"2\"})\n  rows = data.made";
+    let text = text.replacen(rows, held, 1).replace("use std.{", "use std.{rewards, ");
+    let end = text.rfind('}').expect("a recipe ends");
+    format!("{}{every}}}\n", &text[..end])
+}
+
+fn stages(text: &str, tied: bool) -> Vec<Memory> {
+    let eight = config(32, 4096, 32, 14336);
+    let files = BTreeMap::from([
+        ("r.nrl".to_string(), text.to_string()),
+        ("model/config.json".to_string(), eight),
+    ]);
+    let habits = Habits { tied_to_refit: tied, ..Habits::default() };
+    let framework = Framework { memory: habits, ..Framework::default() };
+    let assume = Assume { framework, ..Assume::default() };
+    let options = Options { assume, ..Options::default() };
+    let (c, found) = check(&files, &mut SourceMap::new(), "r.nrl", &options);
+    memory(&c.unwrap_or_else(|| panic!("{found:#?}")))
+}
+
+const EVERY: &str = "  every 4 steps { test = evaluate(sampler, held, rewards.boxed_answer) }\n  \
+                     every 2 steps { checkpoint keep 2 }\n";
+
+/// NeMo RL issue 1137: with validation every 4 steps and checkpoints every 2, the steps after both (5 and 9)
+/// sample beside the optimizer's state where offloading hangs on a refit; without, no step does.
+#[test]
+fn c41_a_step_after_validation_and_checkpoint() {
+    let text = periodic(EVERY);
+    let late = "sample by sampler after a checkpoint";
+    let tied = stages(&text, true);
+    let found =
+        tied.iter().find(|m| m.stage == late).expect("a step that samples beside the state");
+    assert_eq!(found.when, When { first: 5, period: 4 });
+    // 8.03 G parameters of f32 over 8 ranks: two moments, and the gradients beside them.
+    let eighth = 8_030_261_248.0 / 8.0;
+    assert_eq!((term(found, "optimizer"), term(found, "gradients")), (8.0 * eighth, 4.0 * eighth));
+    let plain = tied.iter().find(|m| m.stage == "sample by sampler").expect("samples");
+    assert_eq!((plain.when, term(plain, "optimizer")), (When::EVERY, 0.0));
+    assert!((found.sum() - plain.sum() - 12.0 * eighth).abs() < 1.0);
+    let free = stages(&text, false);
+    assert!(free.iter().all(|m| m.stage != late), "{free:#?}");
+}
+
+/// What else stands on the devices: 60 % of 79.6 GiB while sampling, weights twice and the largest tensor while
+/// new ones go over, weights, gradients and state while they are saved.
+#[test]
+fn moments_of_a_run() {
+    let all = stages(&periodic(EVERY), false);
+    let of =
+        |stage: &str| all.iter().find(|m| m.stage == stage).unwrap_or_else(|| panic!("{all:#?}"));
+    let sample = of("sample by sampler");
+    let context = term(sample, "context");
+    assert!((sample.sum() - context - 0.6 * sample.device.memory).abs() < 1.0);
+    let number = 8_030_261_248.0;
+    let refit = of("refit sampler");
+    assert_eq!(term(refit, "weights"), 4.0 * number / 8.0);
+    assert_eq!(term(refit, "engine"), 4.0 * number);
+    // The embedding: 128,256 tokens of 4,096 numbers.
+    assert_eq!(term(refit, "staging"), 2.0 * 128_256.0 * 4096.0);
+    let save = of("checkpoint policy");
+    assert_eq!(save.when, When { first: 2, period: 2 });
+    assert_eq!(save.sum() - term(save, "context"), 16.0 * number / 8.0);
+    let test = of("evaluate test");
+    assert_eq!((test.when, test.sum()), (When { first: 4, period: 4 }, sample.sum()));
+}
+
+/// A moment that does not fit is found by a check, with the steps at which it happens.
+#[test]
+fn a_refit_that_does_not_fit() {
+    // Weights in f32 whole on each rank of eight, and once more for the engine.
+    let wide = config(96, 4096, 32, 14336);
+    let text = periodic(EVERY).replace("memory: 60", "memory: 96");
+    let files =
+        BTreeMap::from([("r.nrl".to_string(), text), ("model/config.json".to_string(), wide)]);
+    let (_, found) = check(&files, &mut SourceMap::new(), "r.nrl", &Options::default());
+    let said: Vec<&str> = found.iter().map(|d| d.message.as_str()).collect();
+    assert!(said.iter().any(|m| m.starts_with("`refit sampler` needs ")), "{said:#?}");
 }

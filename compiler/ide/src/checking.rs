@@ -40,6 +40,8 @@ pub struct Options {
     /// Overrides of NeMo RL recipes, as its command line takes them.
     pub overrides: Vec<String>,
     pub version: Version,
+    /// What budgets of time are decided with.
+    pub assume: nrl_driver::Assume,
 }
 
 /// What a file turned out to be.
@@ -61,6 +63,7 @@ pub fn check(files: &dyn Files, path: &str, options: &Options) -> (Checked, Mean
                 sets: options.sets.clone(),
                 ranks: options.ranks,
                 recipe: options.recipe.clone(),
+                assume: options.assume.clone(),
                 ..nrl_driver::Options::default()
             };
             let (compiled, found) = nrl_driver::check(files, &mut sources, path, &driver);

@@ -8,8 +8,13 @@ use std::collections::BTreeMap;
 
 use nrl_base::{Diagnostic, Files, SourceMap};
 use nrl_driver::{Assume, Compiled, Options};
+use nrl_ir::program::Stage;
 use nrl_nemo::Loader;
+use nrl_rules::recipe::Version;
 use nrl_sim::forecast::{Assumed, Forecast, Source};
+use nrl_sim::rates::Compute;
+
+use crate::nemo;
 
 /// Files with one text put over them.
 pub struct Over<'f> {
@@ -34,6 +39,8 @@ pub struct Request {
     pub environment: BTreeMap<String, String>,
     /// The device that a YAML file stands for: it names none.
     pub gpu: Option<String>,
+    /// The version of NeMo RL that a YAML file is for.
+    pub version: Version,
     pub options: Options,
     pub assume: Assume,
 }
@@ -120,6 +127,19 @@ impl<'f> Input<'f> {
         let (text, mut found) =
             nrl_nemo::import(&mut loader, sources, &request.path, &request.overrides);
         let Some(text) = text else { return (false, found) };
+        let mut text = text;
+        if let (Some(settings), _) = loader.load(sources, &request.path, &request.overrides) {
+            text = nemo::laid_out(&text, &settings);
+            // Before 0.4 the optimizer's state left the devices on the way of new weights alone (its PR 1159).
+            let framework = nemo::framework(&settings, request.version == Version::V0_3);
+            let fp8 = nemo::trains_in_fp8(&settings);
+            for assume in [&mut self.options.assume, &mut self.assume] {
+                assume.framework = framework.clone();
+                if fp8 {
+                    assume.compute = Compute::Fp8;
+                }
+            }
+        }
         let known = devices();
         let written = known.iter().find(|d| text.contains(&format!("clusters.{d}(")));
         let gpu = request.gpu.as_deref().map(str::to_lowercase);
@@ -170,8 +190,21 @@ impl<'f> Input<'f> {
     /// Compiles and forecasts; nothing where an error was found.
     pub fn plan(&self) -> (Option<Planned>, Findings) {
         let mut sources = SourceMap::new();
-        let (compiled, found) =
+        let (compiled, mut found) =
             nrl_driver::compile(&self.files(), &mut sources, &self.path, &self.options);
+        let idle = |c: &Compiled| {
+            let stages = c.program.phases.iter().flat_map(|p| &p.step);
+            !stages
+                .clone()
+                .any(|b| matches!(b.stage, Stage::Update { .. } | Stage::Generate { .. }))
+        };
+        if is_yaml(&self.file) && compiled.as_ref().is_some_and(idle) {
+            let said = format!("{} has no step that a plan could be made of", self.file);
+            let help =
+                "a plan needs a model that samples or learns: GRPO, PPO, DPO, SFT, distillation";
+            found.push(Diagnostic::error("not-supported", said).help(help));
+            return (None, Findings { found, sources });
+        }
         let planned = compiled.map(|compiled| {
             let forecast = self.forecast(&compiled);
             Planned { compiled, forecast, sources: sources.clone() }

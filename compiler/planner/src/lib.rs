@@ -8,6 +8,7 @@ pub mod explain;
 pub mod input;
 pub mod least;
 pub mod machine;
+mod nemo;
 pub mod report;
 pub mod rows;
 pub mod runs;

@@ -185,11 +185,29 @@ pub struct Periodic {
     pub seconds: Estimate,
 }
 
+impl Periodic {
+    /// How often it runs in so many steps.
+    pub fn times(&self, steps: usize) -> usize {
+        steps.div_ceil(self.period.max(1))
+    }
+
+    /// Its share of each of so many steps.
+    pub fn per_step(&self, steps: usize) -> Estimate {
+        let share = self.times(steps) as f64 / steps.max(1) as f64;
+        let e = self.seconds;
+        Estimate { value: e.value * share, low: e.low * share, high: e.high * share, ..e }
+    }
+}
+
 impl Step {
     /// Seconds of a step with its share of what runs now and then.
+    pub fn with_every(&self) -> Estimate {
+        self.every.iter().fold(self.seconds, |sum, p| sum.plus(p.per_step(self.steps)))
+    }
+
+    /// Its middle.
     pub fn average(&self) -> f64 {
-        let share = |p: &Periodic| p.seconds.value / p.period.clamp(1, self.steps.max(1)) as f64;
-        self.seconds.value + self.every.iter().map(share).sum::<f64>()
+        self.with_every().value
     }
 }
 

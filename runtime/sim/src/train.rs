@@ -52,13 +52,11 @@ impl Update {
     pub fn of(plan: &Plan, mesh: &Mesh, gradient: f64, weight: f64, bytes: f64) -> Update {
         let mut update = Update { bytes, ..Update::default() };
         let Some(class) = plan.classes.first() else { return update };
-        let pp = mesh.size("pp") as f64;
-        for (p, layout) in class.graph.params.iter().zip(&plan.params) {
-            if !p.trained {
+        for ((p, layout), held) in class.graph.params.iter().zip(&plan.params).zip(fullest(plan)) {
+            if !p.trained || held == 0 {
                 continue;
             }
-            let layers = p.repeat.as_ref().map_or(1.0, |(_, n)| (*n as f64 / pp).ceil());
-            let local = elements(&class.graph, &p.dims) * layers;
+            let local = elements(&class.graph, &p.dims) * held as f64;
             update.state += local / mesh.size_over(&layout.state) as f64;
             if layout.pending.is_empty() {
                 continue;
@@ -150,7 +148,7 @@ impl Job {
     }
 
     /// Bytes that a rank hands to the next stage: ranks that hold the same ones send a part each.
-    fn handed_over(&self) -> f64 {
+    pub fn handed_over(&self) -> f64 {
         let tp = ["tp".to_string()];
         let sequence = |i: &Item| {
             matches!(&i.kind, Kind::Collective { kind: Collective::ReduceScatter, axes, .. }
@@ -246,6 +244,17 @@ impl Sum {
         speed.collective(Collective::ReduceScatter, self.gradients, g)
             + speed.collective(Collective::GatherWeights, self.weights, g)
     }
+}
+
+/// How often the stage of a plan with the most to update holds each parameter.
+fn fullest(plan: &Plan) -> Vec<usize> {
+    let Some(class) = plan.classes.first() else { return vec![] };
+    let number = |held: &Vec<usize>| -> f64 {
+        let trained = class.graph.params.iter().zip(held).filter(|(p, _)| p.trained);
+        trained.map(|(p, n)| elements(&class.graph, &p.dims) * *n as f64).sum()
+    };
+    let stages = (0..plan.stages()).map(|s| plan.held(s));
+    stages.max_by(|a, b| number(a).total_cmp(&number(b))).unwrap_or_default()
 }
 
 fn elements(g: &Graph, dims: &[nrl_ir::DimId]) -> f64 {

@@ -35,6 +35,7 @@ impl Report {
             models: (0..c.program.models.len()).map(|i| model(c, i)).collect(),
             memory: memory(made),
             graphs: graphs(c),
+            settings: settings(c),
             ..Report::default()
         };
         if let Some(f) = made.forecast {
@@ -50,6 +51,20 @@ impl Report {
         super::detail::add(made, &mut report);
         report
     }
+}
+
+/// What settings of a framework do to the plan.
+fn settings(c: &Compiled) -> Vec<String> {
+    let mut out = c.framework.notes.clone();
+    if c.framework.unused_reference
+        && let Some(m) = c.program.models.first()
+    {
+        let saved = 2.0 * parameters(m) / 1_073_741_824.0;
+        out.push(format!(
+            "`loss_fn.reference_policy_kl_penalty` is 0: no reference is loaded or run, which saves {saved:.2} GiB in bf16"
+        ));
+    }
+    out
 }
 
 fn clusters(c: &Compiled) -> Vec<Cluster> {
@@ -156,6 +171,8 @@ fn memory(made: &Made<'_>) -> Memory {
             .iter()
             .map(|t| Term { name: t.name.to_string(), bytes: t.bytes, how: t.how.clone() })
             .collect(),
+        first_step: m.when.first,
+        period: m.when.period,
     };
     let stages: Vec<Stage> = all.iter().map(stage).collect();
     let least = |a: &&Stage, b: &&Stage| a.margin_bytes.total_cmp(&b.margin_bytes);
@@ -216,6 +233,17 @@ fn step(made: &Made<'_>, s: &nrl_sim::forecast::Step) -> Step {
         mfu: if peak * total > 0.0 { flops / (peak * total) } else { 0.0 },
         bubble: if long > 0.0 { waits / long } else { 0.0 },
         padding: s.padding,
+        every: s.every.iter().map(|p| every(p, s.steps)).collect(),
+        average_seconds: Number::of(s.with_every()),
+    }
+}
+
+fn every(p: &nrl_sim::forecast::Periodic, steps: usize) -> Every {
+    Every {
+        name: p.name.clone(),
+        period: p.period,
+        seconds: Number::of(p.seconds),
+        per_step_seconds: Number::of(p.per_step(steps)),
     }
 }
 
@@ -399,51 +427,31 @@ fn run(made: &Made<'_>, report: &Report) -> Run {
     if let Some(f) = made.forecast {
         let sum = f.steps.iter().fold(None::<Estimate>, |sum, s| {
             let n = s.steps as f64;
-            let e = s.seconds;
+            let e = s.with_every();
             let e = Estimate { value: e.value * n, low: e.low * n, high: e.high * n, ..e };
             Some(sum.map_or(e, |sum| sum.plus(e)))
         });
         seconds = Number::of(sum.unwrap_or(zero));
     }
-    let (checkpoint_bytes, checkpoints_kept) = checkpoints(c);
     Run {
         steps: c.program.phases.iter().map(|p| p.steps).sum(),
         device_hours: seconds.value / 3600.0 * devices as f64,
         seconds,
         devices,
         limit_seconds: c.program.wall_limit_s,
-        checkpoint_bytes,
-        checkpoints_kept,
+        checkpoint_bytes: nrl_driver::checkpoint_bytes(c),
+        checkpoints_kept: kept(c),
     }
 }
 
-/// Bytes of one checkpoint, weights and optimizer state of every trained model, and how many are kept.
-fn checkpoints(c: &Compiled) -> (f64, usize) {
-    let mut trained: Vec<(usize, usize)> = vec![];
-    let mut kept = 0;
-    for phase in &c.program.phases {
-        for b in &phase.step {
-            if let Kind::Update { model, optimizer, .. } = &b.stage
-                && !trained.contains(&(*model, *optimizer))
-            {
-                trained.push((*model, *optimizer));
-            }
-        }
-        for b in phase.every.iter().flat_map(|e| &e.stages) {
-            if let Kind::Checkpoint { keep, by } = &b.stage {
-                kept = kept.max(keep + usize::from(by.is_some()));
-            }
-        }
-    }
-    let bytes = trained.iter().map(|(model, optimizer)| {
-        let moments = c.program.optimizers[*optimizer].state.len() as f64;
-        let half = bf16(c, *model);
-        let none = c.facts.bf16_masters.get(*optimizer) == Some(&true);
-        let master = if half && !none { 4.0 } else { 0.0 };
-        let weight = if half { 2.0 } else { 4.0 };
-        parameters(&c.program.models[*model]) * (weight + master + 4.0 * moments)
+/// How many checkpoints are kept at most.
+fn kept(c: &Compiled) -> usize {
+    let all = c.program.phases.iter().flat_map(|p| &p.every).flat_map(|e| &e.stages);
+    let keep = all.filter_map(|b| match &b.stage {
+        Kind::Checkpoint { keep, by } => Some(keep + usize::from(by.is_some())),
+        _ => None,
     });
-    (bytes.sum(), kept)
+    keep.max().unwrap_or(0)
 }
 
 fn graphs(c: &Compiled) -> Vec<Graph> {

@@ -27,6 +27,8 @@ pub struct Report {
     pub assumptions: Vec<Assumption>,
     pub changes: Vec<Change>,
     pub not_modelled: Vec<String>,
+    /// Settings of a framework that the language has no words for, and what they do to the plan.
+    pub settings: Vec<String>,
     pub operations: Vec<Operation>,
     pub pipelines: Vec<Pipeline>,
     pub graphs: Vec<Graph>,
@@ -152,6 +154,23 @@ pub struct Step {
     /// Share of the token budget of micro-batches that holds no token.
     pub padding: f64,
     pub dominant: Option<Dominant>,
+    /// What runs every so many steps, on top of `seconds`.
+    pub every: Vec<Every>,
+    /// `seconds` with the shares of what runs now and then.
+    pub average_seconds: Number,
+}
+
+/// An evaluation or a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Every {
+    pub name: String,
+    /// Steps from one to the next; it also runs after the last.
+    pub period: usize,
+    /// Of one time.
+    pub seconds: Number,
+    /// Its share of each step.
+    pub per_step_seconds: Number,
 }
 
 /// What most seconds are spent on.
@@ -230,6 +249,27 @@ pub struct Stage {
     pub margin_bytes: f64,
     pub share: f64,
     pub terms: Vec<Term>,
+    /// The first step at which it happens, from 1, and how many lie between one and the next: 1 for every step, 0
+    /// where there is no next.
+    pub first_step: usize,
+    pub period: usize,
+}
+
+impl Stage {
+    /// Does it happen at some steps alone?
+    pub fn is_now_and_then(&self) -> bool {
+        self.period != 1 && self.first_step > 0
+    }
+
+    /// `every 10 steps`, `at steps 5, 9, ..`; empty for what every step does.
+    pub fn when(&self) -> String {
+        match (self.first_step, self.period) {
+            (0, _) | (_, 1) => String::new(),
+            (first, 0) => format!("at step {first}"),
+            (first, n) if first == n => format!("every {n} steps"),
+            (first, n) => format!("at steps {first}, {}, ..", first + n),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

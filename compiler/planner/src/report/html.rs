@@ -179,6 +179,24 @@ fn time(r: &Report, s: &Step, out: &mut String) {
             escaped(&p.seconds.word())
         );
     }
+    for e in &s.every {
+        let share = e.per_step_seconds.value / s.average_seconds.value.max(f64::MIN_POSITIVE);
+        let _ = writeln!(
+            out,
+            "<tr><td>{}<td data-key=\"every\" data-name=\"{}\" data-value=\"{}\">{}<td>{} to {}<td>{}<td>-<td class=\"text\">every {} steps: {} of each in the mean<td class=\"{}\">{}</tr>",
+            escaped(&e.name),
+            escaped(&e.name),
+            e.seconds.value,
+            seconds(e.seconds.value),
+            seconds(e.seconds.low),
+            seconds(e.seconds.high),
+            percent(share),
+            e.period,
+            seconds(e.per_step_seconds.value),
+            escaped(&e.seconds.source),
+            escaped(&e.seconds.word())
+        );
+    }
     *out += "</tbody></table></div>\n";
 }
 
@@ -230,7 +248,12 @@ fn memory(r: &Report, out: &mut String) {
     *out += "<div class=\"wide\"><table><thead><tr><th>stage<th>term<th>GiB<th class=\"text\">how</tr></thead><tbody>\n";
     for s in &r.memory.stages {
         for (i, t) in s.terms.iter().enumerate() {
-            let name = if i == 0 { escaped(&s.name) } else { String::new() };
+            let when = s.when();
+            let name = match (i, when.is_empty()) {
+                (0, true) => escaped(&s.name),
+                (0, false) => format!("{} <small>{}</small>", escaped(&s.name), escaped(&when)),
+                _ => String::new(),
+            };
             let _ = writeln!(
                 out,
                 "<tr><td>{name}<td>{}<td data-key=\"term\" data-name=\"{}: {}\" data-value=\"{}\">{}<td class=\"text\">{}</tr>",
@@ -372,6 +395,9 @@ fn assumptions(r: &Report, out: &mut String) {
         );
     }
     *out += "</tbody></table></div>\n";
+    for said in &r.settings {
+        let _ = writeln!(out, "<p class=\"note\">{}.</p>", escaped(said));
+    }
     if !r.not_modelled.is_empty() {
         let _ = writeln!(
             out,

@@ -35,6 +35,7 @@ pub fn screen(r: &Report, width: usize) -> String {
     out += &links(r, width);
     out += &dominant(r, width);
     out += &changes(r, width);
+    out += &block("settings", &r.settings.join("; "), width);
     out += &block("not modelled", &r.not_modelled.join("; "), width);
     out
 }
@@ -189,7 +190,35 @@ fn time(r: &Report, step: &Step, width: usize) -> String {
     for line in wrapped(&facts.join("   "), width - 2) {
         let _ = writeln!(out, "  {line}");
     }
+    out += &every(step, width);
     out
+}
+
+/// What runs now and then, and what that makes of a step in the mean.
+fn every(step: &Step, width: usize) -> String {
+    let mut all: Vec<String> = vec![];
+    let mut last = 0;
+    for e in &step.every {
+        let each = format!("{} {}", e.name, seconds(e.seconds.value));
+        match all.last_mut().filter(|_| e.period == last) {
+            Some(text) => *text += &format!(" + {each}"),
+            None if e.period == 1 => all.push(format!("every step {each}")),
+            None => all.push(format!("every {} steps {each}", thousands(e.period as f64))),
+        }
+        last = e.period;
+    }
+    if all.is_empty() {
+        return String::new();
+    }
+    let (mean, one) = (&step.average_seconds, step.seconds.value);
+    let text = format!(
+        "{}   = {} more per step, {} in the mean   {}",
+        all.join(", "),
+        seconds(mean.value - one),
+        seconds(mean.value),
+        mean.word()
+    );
+    block("  beside", &text, width)
 }
 
 /// A bar of a phase at its place in the step, its note behind or before it, and what found no room.
@@ -297,11 +326,17 @@ fn columns(r: &Report, room: usize) -> (Vec<String>, bool) {
     (names.into_iter().map(|(n, _)| n).collect(), folded)
 }
 
+/// ` /10` behind what happens every 10 steps.
+fn short(s: &Stage) -> String {
+    if s.is_now_and_then() && s.period > 0 { format!(" /{}", s.period) } else { String::new() }
+}
+
 fn memory(r: &Report, width: usize) -> String {
     let m = &r.memory;
     let mut out = String::new();
     if let Some(first) = m.stages.first() {
-        let name = m.stages.iter().map(|s| s.name.chars().count()).max().unwrap_or(0).max(8) + 2;
+        let shown = |s: &Stage| format!("{}{}", s.name, short(s));
+        let name = m.stages.iter().map(|s| shown(s).chars().count()).max().unwrap_or(0).max(8) + 2;
         let tail = 29 + 14;
         let (names, folded) = columns(r, width.saturating_sub(2 + name + tail));
         let head = |n: &str| heading(n).chars().count().max(6) + 2;
@@ -321,7 +356,7 @@ fn memory(r: &Report, width: usize) -> String {
         }
         let _ = writeln!(out, "{line} |{:>7}  {:>5}  {:>7}", "sum", "", "margin");
         for (i, s) in m.stages.iter().enumerate() {
-            let mut line = format!("  {:<name$}", s.name);
+            let mut line = format!("  {:<name$}", shown(s));
             let mut shown = 0.0;
             for n in &names {
                 let all: Vec<&Term> = s.terms.iter().filter(|t| t.name == *n).collect();
@@ -362,18 +397,26 @@ pub fn verdict(r: &Report) -> String {
     let (sum, all, left) = (gib(s.bytes), gib(s.device_bytes), s.margin_bytes);
     match left >= 0.0 {
         true => format!(
-            "yes, with {} GiB ({}) to spare in `{}`, {sum} of {all}{term}",
+            "yes, with {} GiB ({}) to spare in `{}`{}, {sum} of {all}{term}",
             gib(left),
             percent(left / s.device_bytes),
-            s.name
+            s.name,
+            at(s)
         ),
         false => format!(
-            "`{}` DOES NOT FIT: it needs {sum} GiB, {} more than the {all} of {}{term}",
+            "`{}`{} DOES NOT FIT: it needs {sum} GiB, {} more than the {all} of {}{term}",
             s.name,
+            at(s),
             gib(-left),
             s.device
         ),
     }
+}
+
+/// ` at steps 5, 9, ..` of what not every step does.
+fn at(s: &Stage) -> String {
+    let when = s.when();
+    if when.is_empty() { when } else { format!(" {when}") }
 }
 
 fn links(r: &Report, width: usize) -> String {

@@ -3,26 +3,31 @@
 //! Weights, gradients and optimizer state follow from the layouts of the plans (ZeRO stages:
 //! Rajbhandari et al. 2020), what layers keep from the plan's backward pass (`profile`), and the rest from how a
 //! framework stores and buffers (`stack`, `peak`). `generation` has the pool of keys and values, `phases` what is
-//! resident when, `host` the memory of nodes and disks. Everything is at the bounds that a recipe states.
+//! resident when, `run` what that means for refits, evaluations and checkpoints of a recipe, `host` the memory of
+//! nodes and disks. Everything is at the bounds that a recipe states.
 
 pub mod generation;
 pub mod host;
 pub mod peak;
 pub mod phases;
 pub mod profile;
+mod run;
 pub mod stack;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_ir::cost::elements;
 use nrl_ir::plan::{ParamLayout, Plan, peak};
-use nrl_ir::program::{Program, Stage};
+use nrl_ir::program::{Binding, Program, Stage};
 use nrl_ir::{DType, DimId, Extent, Graph, Op, ValueId};
 use peak::{Load, Offload};
 use serde::Serialize;
 use stack::{COMMUNICATORS, CONTEXT, Stack};
 
 use crate::work::Sizes;
+
+/// Where a recipe asks for something, as a node's origin.
+type Place = Option<(u32, u32, u32)>;
 
 /// A device that a mesh stands for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -54,6 +59,31 @@ pub struct Setup<'a> {
     pub selective: Vec<bool>,
     /// How updates on devices store and buffer; by the plan if none.
     pub stack: Option<Stack>,
+    /// One per mesh: the cluster that it is on. What is on the same one takes turns on its devices.
+    pub clusters: Vec<Option<usize>>,
+    /// One per generator: bytes of a device that its engine asks for, if it says.
+    pub engines: Vec<Option<f64>>,
+    pub habits: Habits,
+}
+
+/// What a framework keeps where, beyond the layout of a plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Habits {
+    /// The optimizer's state leaves a device only on the way of new weights to an engine (NeMo RL before 0.4,
+    /// its issue 1137).
+    pub tied_to_refit: bool,
+    /// Rank of low-rank adapters beside frozen weights.
+    pub adapters: Option<f64>,
+    /// Share of the optimizer's state that stays on hosts.
+    pub state_on_host: f64,
+    /// Weights, gradients and state of the trainer stay on hosts; layers come as they are needed.
+    pub all_on_host: bool,
+    /// Passes that score store logits in f32, so many rows at once, or those of a whole micro-batch.
+    pub logits: Option<Option<usize>>,
+    /// Tokens of a micro-batch of such a pass.
+    pub score_tokens: Option<usize>,
+    /// Bytes of a weight and of a kept number in engines.
+    pub engine: Option<(f64, f64)>,
 }
 
 /// A part of what a stage holds.
@@ -63,6 +93,34 @@ pub struct Term {
     pub bytes: f64,
     /// How it comes about, in words with numbers.
     pub how: String,
+}
+
+/// Steps of a run at which something stands on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct When {
+    /// From 1.
+    pub first: usize,
+    /// From one to the next; 0 where there is no next.
+    pub period: usize,
+}
+
+impl When {
+    pub const EVERY: When = When { first: 1, period: 1 };
+
+    /// Of steps in order.
+    pub fn of(steps: &[usize]) -> When {
+        let first = steps.first().copied().unwrap_or(1);
+        When { first, period: steps.get(1).map_or(0, |next| next - first) }
+    }
+
+    /// `every step`, `steps 5, 9, ..`.
+    pub fn words(self) -> String {
+        match self.period {
+            1 => "every step".into(),
+            0 => format!("step {}", self.first),
+            n => format!("steps {}, {}, ..", self.first, self.first + n),
+        }
+    }
 }
 
 /// What the fullest rank holds during one stage.
@@ -77,9 +135,21 @@ pub struct Memory {
     pub mesh: usize,
     pub device: Device,
     pub terms: Vec<Term>,
+    /// Steps at which it happens.
+    pub when: When,
 }
 
 impl Memory {
+    fn new(
+        stage: String,
+        origin: Place,
+        (model, mesh): (usize, usize),
+        device: Device,
+        terms: Vec<Term>,
+    ) -> Memory {
+        Memory { stage, origin, model, mesh, device, terms, when: When::EVERY }
+    }
+
     /// All terms together, in bytes.
     pub fn sum(&self) -> f64 {
         self.terms.iter().map(|t| t.bytes).sum()
@@ -108,52 +178,108 @@ impl Memory {
 
 pub(crate) const GIB: f64 = 1_073_741_824.0;
 
-/// The stages of every phase that run on devices, in the order of the recipe.
+/// The stages of every phase that run on devices, in the order of the recipe; then what happens beside them.
 pub fn memory(setup: &Setup<'_>) -> Vec<Memory> {
     let mut all = vec![];
     for phase in &setup.program.phases {
-        for binding in &phase.step {
-            let (model, graph, mesh, name) = match &binding.stage {
-                Stage::Update { model, graph, .. } => {
-                    let m = &setup.program.models[*model];
-                    (*model, *graph, m.mesh, format!("update {}", m.name))
-                }
-                Stage::Forward { model, graph, .. } => {
-                    let m = &setup.program.models[*model];
-                    (*model, *graph, m.mesh, format!("score by {}", m.name))
-                }
-                Stage::Generate { generator, .. } => {
-                    let g = &setup.program.generators[*generator];
-                    (g.model, g.graph, g.mesh, format!("sample by {}", g.name))
-                }
-                _ => continue,
-            };
-            let Some(device) = setup.devices.get(mesh).cloned().flatten() else { continue };
-            let optimizer = match &binding.stage {
-                Stage::Update { optimizer, .. } => Some(*optimizer),
-                _ => None,
-            };
-            let plan = &setup.plans[graph];
-            let terms = match optimizer {
-                Some(o) if device.memory.is_finite() => setup.update(model, plan, o, &device),
-                _ => setup.terms(model, plan, optimizer, &binding.stage, &device),
-            };
-            all.push(Memory { stage: name, origin: binding.origin, model, mesh, device, terms });
-        }
+        let own: Vec<Memory> = phase.step.iter().filter_map(|b| setup.stage(b)).collect();
+        let beside = setup.beside(phase, &own);
+        all.extend(own);
+        all.extend(beside);
     }
     all
 }
 
 impl Setup<'_> {
+    /// What a stage of a step holds.
+    fn stage(&self, binding: &Binding) -> Option<Memory> {
+        let models = &self.program.models;
+        match &binding.stage {
+            Stage::Update { model, graph, optimizer, .. } => {
+                let (m, plan) = (&models[*model], &self.plans[*graph]);
+                let device = self.device(m.mesh)?;
+                let terms = match device.memory.is_finite() {
+                    true => self.update(*model, plan, *optimizer, &device),
+                    false => self.terms(*model, plan, Some(*optimizer), &device),
+                };
+                let stage = format!("update {}", m.name);
+                Some(Memory::new(stage, binding.origin, (*model, m.mesh), device, terms))
+            }
+            Stage::Forward { model, graph, .. } => {
+                let m = &models[*model];
+                let device = self.device(m.mesh)?;
+                let plan = &self.plans[*graph];
+                let mut terms = self.terms(*model, plan, None, &device);
+                if let Some(rows) = self.habits.logits.filter(|_| device.memory.is_finite()) {
+                    terms.extend(self.scored_logits(*model, plan, rows));
+                }
+                let stage = format!("score by {}", m.name);
+                Some(Memory::new(stage, binding.origin, (*model, m.mesh), device, terms))
+            }
+            Stage::Generate { generator, .. } => {
+                let stage = format!("sample by {}", self.program.generators[*generator].name);
+                self.sampling(*generator, stage, binding.origin)
+            }
+            _ => None,
+        }
+    }
+
+    fn device(&self, mesh: usize) -> Option<Device> {
+        self.devices.get(mesh).cloned().flatten()
+    }
+
+    /// What a generator holds while it draws.
+    fn sampling(&self, generator: usize, stage: String, origin: Place) -> Option<Memory> {
+        let g = &self.program.generators[generator];
+        let device = self.device(g.mesh)?;
+        let plan = &self.plans[g.graph];
+        let mut terms = self.terms(g.model, plan, None, &device);
+        let width = if self.precision(g.model) == Precision::Bf16 { 2.0 } else { 4.0 };
+        let (weight, kept) = self.habits.engine.unwrap_or((width, width));
+        for t in terms.iter_mut().filter(|t| t.name == "weights" && weight != width) {
+            t.bytes *= weight / width;
+            t.how = format!("{:.3} G parameters of {weight} bytes", t.bytes / weight / 1e9);
+        }
+        let each = per_token(plan, kept);
+        let asked = self.engines.get(generator).copied().flatten();
+        match asked.filter(|_| device.memory.is_finite()) {
+            Some(asked) => {
+                // Weights, scratch and context are within what an engine asks for; a trainer's context is not.
+                terms.retain(|t| t.name == "weights");
+                let own: f64 = terms.iter().map(|t| t.bytes).sum();
+                let how = "a forward pass, captured graphs: assumed".to_string();
+                terms.push(Term { name: "scratch", bytes: generation::SCRATCH, how });
+                let bytes = (asked - own - generation::SCRATCH).max(0.0);
+                let how = format!("what is left of {:.1} GiB asked for", asked / GIB);
+                terms.push(Term { name: "kv", bytes, how });
+                if self.trains_beside(g.mesh) {
+                    let how = "driver and communicators of the trainer: assumed".to_string();
+                    terms.push(Term { name: "context", bytes: CONTEXT + COMMUNICATORS, how });
+                }
+            }
+            None => {
+                let context = self.program.models[g.model].context as f64;
+                let how = format!("{context} tokens of {each:.0} bytes");
+                let kv = Term { name: "kv, one sequence", bytes: each * context, how };
+                let at = terms.iter().position(|t| t.name == "context").unwrap_or(terms.len());
+                terms.insert(at, kv);
+            }
+        }
+        Some(Memory::new(stage, origin, (g.model, g.mesh), device, terms))
+    }
+
+    fn precision(&self, model: usize) -> Precision {
+        self.precisions.get(model).copied().unwrap_or(Precision::F32)
+    }
+
     fn terms(
         &self,
         model: usize,
         plan: &Plan,
         optimizer: Option<usize>,
-        stage: &Stage,
         device: &Device,
     ) -> Vec<Term> {
-        let precision = self.precisions.get(model).copied().unwrap_or(Precision::F32);
+        let precision = self.precision(model);
         let Some(class) = plan.classes.first() else { return vec![] };
         let g = &class.graph;
         let held = fullest(plan);
@@ -177,15 +303,6 @@ impl Setup<'_> {
             terms.push(term("optimizer", state, 4.0 * (moments + master)));
         }
         terms.push(self.activations(plan, precision));
-        if let Stage::Generate { .. } = stage {
-            let context = self.program.models[model].context as f64;
-            let each = per_token(plan, width);
-            terms.push(Term {
-                name: "kv, one sequence",
-                bytes: each * context,
-                how: format!("{context} tokens of {:.0} bytes", each),
-            });
-        }
         if device.memory.is_finite() {
             let how = "driver and communicators: assumed".to_string();
             terms.push(Term { name: "context", bytes: CONTEXT + COMMUNICATORS, how });
@@ -196,7 +313,32 @@ impl Setup<'_> {
     /// Terms of an update on a device.
     fn update(&self, model: usize, plan: &Plan, optimizer: usize, device: &Device) -> Vec<Term> {
         let Some(load) = self.load(model, plan, optimizer) else { return vec![] };
-        load.peak(&self.stack(plan), Some(device.memory)).terms
+        let mut terms = load.peak(&self.stack(plan), Some(device.memory)).terms;
+        let share = self.habits.state_on_host.clamp(0.0, 1.0);
+        for t in &mut terms {
+            if t.name == "optimizer" && share > 0.0 {
+                t.bytes *= 1.0 - share;
+                t.how += &format!(", {:.0} % of it on the host", 100.0 * share);
+            }
+            if t.name == "weights" && self.habits.all_on_host {
+                t.bytes = 0.0;
+                t.how = "on the host".into();
+            }
+        }
+        terms
+    }
+
+    /// Logits in f32 of a pass that scores.
+    fn scored_logits(&self, model: usize, plan: &Plan, rows: Option<usize>) -> Option<Term> {
+        let class = plan.classes.first()?;
+        let sizes = at_bounds(&class.graph, self.program.models[model].context);
+        let head = profile::Profile::of(plan, &sizes, self.precision(model)).head;
+        let tokens = self.habits.score_tokens.map_or(1.0, |n| n as f64 / sizes.tokens.max(1.0));
+        let all = head.rows * tokens;
+        let at_once = rows.map_or(all, |n| all.min(n as f64));
+        let columns = head.columns;
+        let how = format!("{at_once:.0} rows of {columns:.0} numbers in f32");
+        Some(Term { name: "logits", bytes: 4.0 * at_once * columns, how })
     }
 
     /// An update, one micro-batch at the bounds at a time.
@@ -206,15 +348,15 @@ impl Setup<'_> {
         Some(Load {
             plan,
             mesh: &plan.mesh,
-            precision: self.precisions.get(model).copied().unwrap_or(Precision::F32),
+            precision: self.precision(model),
             sizes: at_bounds(&class.graph, self.program.models[model].context),
             micro: usize::MAX,
             chunks: plan.pipeline.as_ref().map_or(1, |p| p.chunks),
             moments,
             no_master: self.bf16_masters.get(optimizer) == Some(&true),
             selective: self.selective.get(model) == Some(&true),
-            offload: Offload::default(),
-            adapters: None,
+            offload: Offload { optimizer: self.habits.all_on_host, ..Offload::default() },
+            adapters: self.habits.adapters,
         })
     }
 

@@ -450,15 +450,22 @@ impl Stage<'_> {
                 name: "loss",
                 bytes: loss,
                 how: format!(
-                    "{:.2} G logits of {} bytes, and beside them",
+                    "{:.2} G logits of {} bytes ({:.2} GiB in f32), and beside them",
                     self.logits() / 1e9,
-                    self.per_logit()
+                    self.per_logit(),
+                    4.0 * self.logits() / GIB
                 ),
             },
             false => Term {
                 name: "backward",
                 bytes: back,
-                how: "gradients and scratch of one layer".into(),
+                how: match loss > 0.0 {
+                    true => format!(
+                        "gradients and scratch of one layer; the loss has {:.2} GiB of logits in f32",
+                        4.0 * self.logits() / GIB
+                    ),
+                    false => "gradients and scratch of one layer".into(),
+                },
             },
         });
         terms
