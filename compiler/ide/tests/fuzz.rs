@@ -52,11 +52,18 @@ fn seeds(yaml: bool) -> Vec<Vec<u8>> {
         for folder in ["examples", "stdlib", "tests/lang", "fuzz/seeds", "cli/new"] {
             files(&root().join(folder), "nrl", &mut out);
         }
-        // Small ones give more executions.
         out.retain(|s| s.len() < 6000);
     }
     assert!(out.len() >= 2, "no seeds");
+    let pieces: Vec<_> = out.iter().flat_map(|s| pieces(s)).collect();
+    out.extend(pieces);
     out
+}
+
+/// What stands between empty lines. Small inputs give more executions, and each change weighs more.
+fn pieces(text: &[u8]) -> Vec<Vec<u8>> {
+    let text = String::from_utf8_lossy(text);
+    text.split("\n\n").map(|p| format!("{p}\n").into_bytes()).collect()
 }
 
 fn number(name: &str, otherwise: u64) -> u64 {

@@ -1,13 +1,9 @@
 //! Appending nodes to a list that will become a block, each expression once.
 
-use std::collections::BTreeMap;
-
 use nrl_ir::{BinaryOp, DimId, Graph, Node, Op, ReduceOp, UnaryOp, ValueId, infer};
 
 use crate::report::{Origin, Problem};
-
-/// The name of an op, its operands and, for constants, the bits.
-type Key = (&'static str, Vec<ValueId>, u64);
+use crate::values::Values;
 
 /// Nodes being made.
 #[derive(Default)]
@@ -15,8 +11,10 @@ pub(crate) struct Emit {
     pub nodes: Vec<Node>,
     /// Given to the nodes that follow.
     pub origin: Origin,
-    /// Ops of one key and their results.
-    seen: BTreeMap<Key, Vec<(Op, Vec<ValueId>)>>,
+    /// Nodes that may be used again, by their first operand.
+    readers: Values<Vec<usize>>,
+    /// Those without operands.
+    leaves: Vec<usize>,
     /// Nodes not made because an equal one was there.
     pub shared: usize,
 }
@@ -30,21 +28,35 @@ impl Emit {
         args: &[ValueId],
     ) -> Result<Vec<ValueId>, Problem> {
         let once = !op.is_sink() && !matches!(op, Op::Scan { .. } | Op::AttentionCached { .. });
-        let bits = if let Op::Const { value } = op { value.to_bits() } else { 0 };
-        let key = (op.name(), args.to_vec(), bits);
-        let like = self.seen.get(&key).filter(|_| once);
-        if let Some((_, outs)) = like.and_then(|made| made.iter().find(|(o, _)| *o == op)) {
+        if once && let Some(made) = self.made(&op, args) {
             self.shared += 1;
-            return Ok(outs.clone());
+            return Ok(self.nodes[made].outs.clone());
         }
         let types = infer::infer(g, &op, args)
             .map_err(|e| Problem { origin: self.origin, ..Problem::from(e) })?;
         let outs: Vec<ValueId> = types.into_iter().map(|t| g.fresh(t)).collect();
         if once {
-            self.seen.entry(key).or_default().push((op.clone(), outs.clone()));
+            let like = match args {
+                [] => &mut self.leaves,
+                [first, ..] => self.readers.of(*first),
+            };
+            like.push(self.nodes.len());
         }
         self.nodes.push(Node { op, args: args.to_vec(), outs: outs.clone(), origin: self.origin });
         Ok(outs)
+    }
+
+    /// The node that is `op` on `args`, if there is one. Constants are told apart by their bits.
+    fn made(&self, op: &Op, args: &[ValueId]) -> Option<usize> {
+        let like = match args {
+            [] => &self.leaves,
+            [first, ..] => self.readers.get(first)?,
+        };
+        let same = |made: &Op| match (made, op) {
+            (Op::Const { value: a }, Op::Const { value: b }) => a.to_bits() == b.to_bits(),
+            (a, b) => a == b,
+        };
+        like.iter().copied().find(|i| self.nodes[*i].args == args && same(&self.nodes[*i].op))
     }
 
     /// [`Emit::all`] for ops with one result.

@@ -13,6 +13,7 @@ mod report;
 mod schedule;
 mod shard;
 mod simplify;
+mod values;
 
 pub use fuse::{FuseConfig, fuse};
 pub use grad::{Recompute, grad};

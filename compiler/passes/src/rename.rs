@@ -1,12 +1,14 @@
 //! Renaming and listing of values, nested blocks included.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use nrl_ir::op::Scan;
-use nrl_ir::{Block, Graph, Node, Op, ValueId};
+use nrl_ir::{Block, Graph, Node, Op, Type, ValueId};
+
+use crate::values::Values;
 
 /// New names of values; those not listed keep theirs.
-pub(crate) type Map = BTreeMap<ValueId, ValueId>;
+pub(crate) type Map = Values<ValueId>;
 
 pub(crate) fn renamed(map: &Map, v: ValueId) -> ValueId {
     map.get(&v).copied().unwrap_or(v)
@@ -79,7 +81,10 @@ pub(crate) fn compact(g: &mut Graph) {
     let mut order = vec![];
     list_block(&g.body, &mut order);
     let map: Map = order.iter().enumerate().map(|(i, v)| (*v, ValueId(i as u32))).collect();
-    g.values = order.iter().map(|v| g.ty(*v).clone()).collect();
+    g.values = order
+        .iter()
+        .map(|v| std::mem::replace(&mut g.values[v.0 as usize], Type::f32([])))
+        .collect();
     rename_block(&mut g.body, &map);
 }
 

@@ -8,14 +8,13 @@
 mod dead;
 mod rows;
 
-use std::collections::BTreeMap;
-
 use nrl_ir::op::Scan;
 use nrl_ir::{Block, Graph, Node, Op, ValueId};
 
 use crate::emit::Emit;
 use crate::rename::{self, Map, renamed};
 use crate::report::{Problem, Report};
+use crate::values::Values;
 pub(crate) use dead::sweep;
 
 /// Where in the pipeline a graph is.
@@ -69,12 +68,12 @@ struct Ctx<'a> {
     /// Old names to new.
     map: Map,
     /// Definitions and uses in the old graph.
-    defs: BTreeMap<ValueId, &'a Node>,
-    uses: BTreeMap<ValueId, Uses>,
+    defs: Values<&'a Node>,
+    uses: Values<Uses>,
     /// New values that hold one number everywhere.
-    splats: BTreeMap<ValueId, f64>,
+    splats: Values<f64>,
     /// New values that repeat another one.
-    repeats: BTreeMap<ValueId, ValueId>,
+    repeats: Values<ValueId>,
 }
 
 impl<'a> Ctx<'a> {
@@ -84,10 +83,10 @@ impl<'a> Ctx<'a> {
             stage,
             report,
             map: Map::new(),
-            defs: BTreeMap::new(),
-            uses: BTreeMap::new(),
-            splats: BTreeMap::new(),
-            repeats: BTreeMap::new(),
+            defs: Values::new(),
+            uses: Values::new(),
+            splats: Values::new(),
+            repeats: Values::new(),
         };
         ctx.learn(old);
         ctx
@@ -97,7 +96,7 @@ impl<'a> Ctx<'a> {
         for node in &block.nodes {
             self.defs.extend(node.outs.iter().map(|v| (*v, node)));
             for (i, a) in node.args.iter().enumerate() {
-                let uses = self.uses.entry(*a).or_default();
+                let uses = self.uses.of(*a);
                 uses.all += 1;
                 uses.indexed += usize::from(i == 0 && matches!(node.op, Op::Index { .. }));
             }
@@ -106,7 +105,7 @@ impl<'a> Ctx<'a> {
             }
         }
         for r in &block.results {
-            self.uses.entry(*r).or_default().all += 1;
+            self.uses.of(*r).all += 1;
         }
     }
 
