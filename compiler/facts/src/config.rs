@@ -124,6 +124,7 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
         "Qwen3ForCausalLM" => "qwen3",
         "Qwen3MoeForCausalLM" => "qwen3_moe",
         "DeepseekV3ForCausalLM" => "deepseek_v3",
+        "Glm4MoeLiteForCausalLM" => "glm4_moe_lite",
         _ => return None,
     };
     let mut config = Map::new();
@@ -156,7 +157,7 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
         put("qk_nope_head_dim", json!(l.nope));
         put("v_head_dim", json!(l.value));
     }
-    if let (Some(e), "deepseek_v3") = (m.experts, kind) {
+    if let (Some(e), "deepseek_v3" | "glm4_moe_lite") = (m.experts, kind) {
         put("n_routed_experts", json!(e.number));
         put("num_experts_per_tok", json!(e.top_k));
         put("moe_intermediate_size", json!(e.ffn));

@@ -82,7 +82,7 @@ pub struct Latent {
 
 /// The facts of a published checkpoint.
 pub fn model(name: &str) -> Option<&'static ModelFacts> {
-    table::all().iter().find(|facts| facts.name == name)
+    table::find(name)
 }
 
 /// Every checkpoint of the table, by name.

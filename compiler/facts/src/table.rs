@@ -6,6 +6,22 @@ use crate::{Experts, Latent, ModelFacts};
 
 static TABLE: LazyLock<Vec<ModelFacts>> = LazyLock::new(|| rows(include_str!("../models.csv")));
 
+/// What NeMo RL's own recipes write where the model is a copy that their guide has one make: the model whose
+/// dims it has. A directory of that name always wins.
+const STAND_INS: &[(&str, &str)] = &[
+    (
+        "Follow instructions in https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/deepseek.md",
+        "deepseek-ai/DeepSeek-V3",
+    ),
+    ("/path/to/swe1_checkpoint_hf", "Qwen/Qwen3-30B-A3B-Thinking-2507"),
+];
+
+/// The row of a name, or of the model that a name stands for.
+pub(crate) fn find(name: &str) -> Option<&'static ModelFacts> {
+    let meant = STAND_INS.iter().find(|(written, _)| *written == name).map_or(name, |(_, m)| m);
+    TABLE.iter().find(|facts| facts.name == meant)
+}
+
 pub(crate) fn all() -> &'static [ModelFacts] {
     &TABLE
 }
@@ -109,6 +125,15 @@ mod tests {
         assert_eq!(all().len(), rows);
         let names: std::collections::BTreeSet<_> = all().iter().map(|m| &m.name).collect();
         assert_eq!(names.len(), rows, "a model stands twice in the table");
+    }
+
+    #[test]
+    fn names_that_stand_for_a_copy_have_its_dims() {
+        for (written, meant) in STAND_INS {
+            assert_eq!(find(written), find(meant));
+            assert!(find(written).is_some(), "{written}");
+        }
+        assert!(find("/path/to/model").is_none());
     }
 
     /// Number of weights of a dense llama, written out.

@@ -52,6 +52,18 @@ pub fn normalize(config: &Value) -> Result<Map<String, Value>, String> {
     Ok(o)
 }
 
+/// Sets keys anew, those inside of an object one by one.
+pub fn set(config: &mut Value, keys: &Value) {
+    match (config, keys) {
+        (Value::Object(old), Value::Object(new)) => {
+            for (key, value) in new {
+                set(old.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (config, keys) => *config = keys.clone(),
+    }
+}
+
 /// Number of ids a `tokenizer.json` knows: one past the largest.
 pub fn tokenizer_size(json: &Value) -> Option<usize> {
     let ids = |v: &Value| v.as_u64().map(|i| i as usize + 1);

@@ -45,13 +45,14 @@ impl<'a> Elab<'a, '_> {
         let (head, sh) = a.need("head");
         let scalar = self.scalar_head(&head, sh)?;
         let (ctx, sc) = a.need("context");
+        let (anew, sa) = a.need("config");
         let (archs, _) = a.need("architectures");
         let file = format!("{path}/config.json");
         let bytes = match self.files.read(&file) {
             Ok(b) => b,
             Err(why) => self.published(&written, &file, &why, sp)?,
         };
-        let json: serde_json::Value = match serde_json::from_slice(&bytes) {
+        let mut json: serde_json::Value = match serde_json::from_slice(&bytes) {
             Ok(j) => j,
             Err(e) => {
                 return self.error(
@@ -62,6 +63,10 @@ impl<'a> Elab<'a, '_> {
                 );
             }
         };
+        if !anew.is_none() {
+            let keys = self.constants(&anew, sa)?.to_json();
+            config::set(&mut json, &keys);
+        }
         let object = match config::normalize(&json) {
             Ok(o) => o,
             Err(why) => {

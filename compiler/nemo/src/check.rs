@@ -3,7 +3,7 @@
 //! In: what `load` takes, and options. Out: the settings, the typed recipe, and all findings by
 //! place. Rules run only on settings that loaded without an error.
 
-use nrl_base::{Diagnostic, Files, Problems, SourceMap};
+use nrl_base::{Diagnostic, Files, Problems, SourceMap, Span};
 use nrl_rules::Settings;
 use nrl_rules::recipe::{Recipe, Version};
 
@@ -37,8 +37,23 @@ pub fn check(
     problems.extend(found);
     let recipe = settings.clone().map(|s| model::recipe(s, files, options.version));
     problems.extend(recipe.iter().flat_map(schema::check));
-    for finding in recipe.iter().flat_map(nrl_rules::check) {
+    problems.extend(settings.iter().filter_map(|s| empty(s, path)));
+    // Where a section is no mapping, what it lacks is no news.
+    let whole = |r: &&Recipe| schema::broken_section(r).is_none();
+    for finding in recipe.iter().filter(whole).flat_map(nrl_rules::check) {
         problems.push(finding.diagnostic);
     }
     Checked { settings, recipe, findings: problems.into_sorted() }
+}
+
+/// A recipe that sets nothing is a file that was not meant, or was not saved.
+fn empty(settings: &Settings, path: &str) -> Option<Diagnostic> {
+    let root = &settings.root;
+    if root.entries().next().is_some() {
+        return None;
+    }
+    let found = Diagnostic::error("not-a-mapping", format!("{path} sets nothing"));
+    let start = Span::new(root.origin.value.source, 0, 0);
+    let found = found.label(start, "no section");
+    Some(found.help("begin with `defaults: path/to/grpo_math_1B.yaml`, or with `policy:`"))
 }

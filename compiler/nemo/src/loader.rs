@@ -188,12 +188,23 @@ fn parents(tree: &mut Node) -> Result<Option<Vec<(String, Span)>>, Box<Diagnosti
         _ => vec![named],
     };
     let path = |item: Node| match item.value {
+        Value::Text(path) if path == "_self_" => {
+            let said = "`defaults` names `_self_`, which Hydra knows and NeMo RL does not";
+            let found = Diagnostic::error("broken-inheritance", said);
+            let found = found.label(item.origin.value, "not a file");
+            Err(found.help("remove it: a file always stands on what it inherits").into())
+        }
         Value::Text(path) if !path.trim().is_empty() => Ok((path, item.origin.value)),
         _ => {
             let said = "`defaults` takes the paths of files: one text, or a list of texts";
             let found = Diagnostic::error("broken-inheritance", said);
             let found = found.label(item.origin.value, "not a path");
-            Err(found.help("write `defaults: ../grpo_math_1B.yaml`").into())
+            Err(found.help(match item.value {
+                Value::Map(_) => {
+                    "Hydra's config groups have no meaning here; name a file: `defaults: ../grpo_math_1B.yaml`"
+                }
+                _ => "write `defaults: ../grpo_math_1B.yaml`",
+            }).into())
         }
     };
     items.into_iter().map(path).collect::<Result<_, Box<Diagnostic>>>().map(Some)

@@ -4,7 +4,7 @@
 //! last. `???` on top leaves what is below. `_override_: true` in a section at the top level drops
 //! the inherited section first; deeper it does nothing but stay in the recipe, which is told.
 
-use nrl_base::Diagnostic;
+use nrl_base::{Diagnostic, Severity};
 use nrl_rules::settings::{Node, Origin, Value};
 
 const MARKER: &str = "_override_";
@@ -53,8 +53,35 @@ pub(crate) fn over(base: &mut Node, top: Node, path: &str, found: &mut Vec<Diagn
         (Value::Map(_), Value::List(_)) => {
             found.push(unlike(path, "mapping", base, "list", origin))
         }
-        (_, value) => *base = Node { value, origin },
+        (old, value) => {
+            found.extend(shorter(old, &value, path, base.origin, origin));
+            *base = Node { value, origin };
+        }
     }
+}
+
+/// A list of words that replaces a longer one and names something new: was it meant to be added?
+fn shorter(
+    old: &Value,
+    new: &Value,
+    path: &str,
+    below: Origin,
+    above: Origin,
+) -> Option<Diagnostic> {
+    let (Value::List(old), Value::List(new)) = (old, new) else { return None };
+    let plain = |n: &Node| matches!(n.value, Value::Text(_) | Value::Int(_));
+    let fresh = new.iter().any(|n| plain(n) && !old.iter().any(|o| o.value == n.value));
+    if new.len() >= old.len() || !fresh || !old.iter().chain(new).all(plain) {
+        return None;
+    }
+    let said = format!(
+        "`{path}` has {} of {} items: a list replaces the inherited one, it adds nothing to it",
+        new.len(),
+        old.len()
+    );
+    let found = Diagnostic::new("worth-knowing", Severity::Note, said);
+    let found = found.label(above.key, "this list").label(below.key, "replaces this one");
+    Some(found.help("write the inherited items here as well, if they are meant"))
 }
 
 fn unlike(path: &str, below: &str, base: &Node, above: &str, origin: Origin) -> Diagnostic {

@@ -4,6 +4,7 @@
 //! facts carry the paths that users know. What is not there stays unknown; nothing is an error here.
 
 mod budget;
+mod rows;
 mod workers;
 
 use nrl_base::Files;
@@ -51,35 +52,15 @@ fn algorithm(r: &Recipe) -> Option<Fact<Algorithm>> {
 
 fn batch(r: &Recipe, section: &str, files: &dyn Files) -> Batch {
     let at = |name: &str| format!("{section}.{name}");
-    let (rows, fields) = rows(r, files);
+    let data = rows::read(r, files);
     Batch {
         prompts: r.int(&at("num_prompts_per_step")),
         group: r.int(&at("num_generations_per_prompt")),
         multiplier: r.num(&at("batch_multiplier")),
         dynamic_sampling: r.flag(&at("use_dynamic_sampling")),
         max_prompt: r.int("data.max_input_seq_length"),
-        rows,
-        fields,
+        ..data
     }
-}
-
-/// Rows of the training data and the names in the first, if it is one local file of lines.
-fn rows(r: &Recipe, files: &dyn Files) -> (Option<Fact<i64>>, Option<Fact<Vec<String>>>) {
-    let Some(path) = r.text("data.train.data_path").filter(|p| p.value.ends_with(".jsonl")) else {
-        return (None, None);
-    };
-    let Ok(bytes) = files.read(&path.value) else { return (None, None) };
-    let mut lines = bytes.split(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty());
-    let first = lines.clone().next().and_then(|line| serde_json::from_slice(line).ok());
-    let count = lines.by_ref().count() as i64;
-    let how = format!("lines of {}", path.value);
-    let fields = first.map(|row: serde_json::Map<String, serde_json::Value>| {
-        path.map(|_| row.keys().cloned().collect())
-    });
-    // Where a part is kept for validation the rows of training are fewer.
-    let split = r.num("data.train.split_validation_size").is_some_and(|n| n.value > 0.0);
-    let rows = (!split).then(|| Fact::derived("rows of the data", count, how, &[&path]));
-    (rows, fields)
 }
 
 fn advantage(r: &Recipe, section: &str) -> Advantage {

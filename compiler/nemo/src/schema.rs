@@ -6,6 +6,7 @@
 
 mod inactive;
 mod keys;
+mod losses;
 mod required;
 mod types;
 mod unknown;
@@ -22,9 +23,25 @@ pub fn check(recipe: &Recipe) -> Vec<Diagnostic> {
     let mut walk = Walk { schema: keys::schema(), recipe, found: vec![] };
     walk.section(&settings.root, "", "", true);
     let mut found = walk.found;
+    if broken_section(recipe).is_some() {
+        return found;
+    }
     found.extend(required::missing(recipe));
     found.extend(inactive::unread(recipe));
+    found.extend(losses::foreign(recipe));
     found
+}
+
+/// The first section at the top level that is neither a mapping nor null, where a mapping is needed.
+pub fn broken_section(recipe: &Recipe) -> Option<&str> {
+    let settings = recipe.settings.as_ref()?;
+    let schema = keys::schema();
+    let broken = |(name, node): &(&str, &Node)| {
+        let section = schema.key("", name).is_some_and(|(key, _)| key.types.contains(&"map"));
+        let mapping = matches!(node.value, Value::Map(_) | Value::Null);
+        section && !mapping && *name != "data"
+    };
+    settings.root.entries().find(broken).map(|(name, _)| name)
 }
 
 /// Names that the section at a dotted path may have, with their types; for editors.

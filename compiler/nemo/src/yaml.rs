@@ -47,6 +47,9 @@ pub(crate) fn parse(
 ) -> (Result<Node, Box<Diagnostic>>, Vec<Diagnostic>) {
     let body = text.strip_prefix('\u{feff}').unwrap_or(text);
     let skipped = text.len() - body.len();
+    if let Some(found) = unprintable(name, text, source) {
+        return (Err(found), vec![]);
+    }
     let mut reader = Reader {
         name,
         text,
@@ -61,6 +64,21 @@ pub(crate) fn parse(
     };
     let tree = reader.document();
     (tree, reader.found)
+}
+
+/// A character that YAML does not allow anywhere, such as a backspace.
+fn unprintable(name: &str, text: &str, source: SourceId) -> Option<Stop> {
+    let control = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
+    let odd = |(_, c): &(usize, char)| control(*c) || matches!(c, '\u{fffe}' | '\u{ffff}');
+    let (at, c) = text.char_indices().find(odd)?;
+    let line = text[..at].matches('\n').count() + 1;
+    let said = format!(
+        "{name}, line {line} is not YAML: it holds the character U+{:04X}, which no YAML may hold",
+        u32::from(c)
+    );
+    let found = Diagnostic::error("yaml-syntax", said);
+    let found = found.label(Span::new(source, at, at + c.len_utf8()), "here");
+    Some(found.help("remove it, or write it in double quotes, such as `\"\\x01\"`").into())
 }
 
 /// Byte offsets of characters; empty where every character is one byte.
@@ -158,6 +176,10 @@ impl<'t> Reader<'t> {
     fn broken(&self, error: &ScanError) -> Stop {
         let span = self.span(error.marker().index(), error.marker().index() + 1);
         let line = self.text.get(..span.start as usize).unwrap_or("").matches('\n').count() + 1;
+        if error.info().contains("recursion limit") {
+            let said = format!("{} is nested deeper than {DEEPEST} levels", self.name);
+            return Diagnostic::error("nesting-too-deep", said).label(span, "here").into();
+        }
         let said = format!("{}, line {line} is not YAML: {}", self.name, error.info());
         let mut found = Diagnostic::error("yaml-syntax", said).label(span, "read up to here");
         let here = self.text.lines().nth(line - 1).unwrap_or("");

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use nrl_base::SourceMap;
 use nrl_nemo::{ExportOptions, Exported, Loader, export, import};
 
+#[path = "export/lists.rs"]
+mod lists;
+
 /// A small recipe of the shape that NeMo RL ships.
 const SHIPPED: &str = r#"
 grpo:

@@ -20,3 +20,5 @@ mod resolved;
 mod shipped;
 #[path = "rules/table.rs"]
 mod table;
+#[path = "rules/tricks.rs"]
+mod tricks;

@@ -71,7 +71,7 @@ static OWN: &[Intrinsic] = &[
     of("tp_plan", &["rules"]),
     of("json_lines", &["path", "prompt", "answer", "chosen", "rejected", "bad_lines"]),
     of("made_rows", &["rows", "make", "rejected"]),
-    of("load_model", &["path", "context", "dtype", "head", "architectures"]),
+    of("load_model", &["path", "context", "dtype", "head", "config", "architectures"]),
     of("characters", &["alphabet", "end", "pad"]),
     of("frozen", &["model"]),
     of("lora", &["model", "rank", "on", "alpha?"]),

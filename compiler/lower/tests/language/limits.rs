@@ -54,3 +54,22 @@ fn work_before_the_run_has_a_bound() {
     let found = of_lines("", "  a = map(range(10), i -> first(split(\"a\", \"\")))");
     assert!(found.starts_with("wrong-type: `split` needs a separator"), "{found}");
 }
+
+/// Qwen2.5-Math is made for 4,096 positions; recipes that train it on more say so.
+#[test]
+fn keys_of_a_published_model_can_be_set_anew() {
+    let load = |more: &str| {
+        let line =
+            format!("  m = models.load(\"Qwen/Qwen2.5-Math-7B\", context: 16384 tokens{more})");
+        of_lines("use std.{models}\n", &line)
+    };
+    let found = load("");
+    assert!(found.starts_with("out-of-range: a context of 16384 tokens"), "{found}");
+    let enough = load(", config: {max_position_embeddings: 16384}");
+    assert!(
+        enough.starts_with("not-supported: this recipe checks, and cannot run yet"),
+        "{enough}"
+    );
+    let few = load(", config: {max_position_embeddings: 8192}");
+    assert!(few.contains("positions for 8192"), "{few}");
+}

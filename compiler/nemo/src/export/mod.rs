@@ -72,8 +72,13 @@ pub fn export(
         yaml.push_str(&format!("defaults: {}\n", (options.defaults)(over)));
     }
     yaml.push_str(&yaml::mapping(&child));
+    let mut lost = said.lost;
+    let on_megatron = crate::native::trains_with_megatron(&meaning.root);
+    if let Some(what) = crate::native::lost_lists(&said.facts, on_megatron) {
+        lost.push(Lost { span: recipe.name.span, what: what.into() });
+    }
     let launch = launch::launch(&meaning.root, &(options.config)(&name));
-    Ok(Exported { name, yaml, launch, lost: said.lost })
+    Ok(Exported { name, yaml, launch, lost })
 }
 
 fn pick<'f>(file: &'f ast::File, name: Option<&str>) -> Result<&'f ast::Recipe, Box<Diagnostic>> {
@@ -176,7 +181,8 @@ fn lines(block: &ast::Settings) -> Vec<Line> {
     block.lines.iter().map(line).collect()
 }
 
-fn plain(e: &Expr) -> Value {
+/// What an expression says as data: values, lists and records of them.
+pub(super) fn plain(e: &Expr) -> Value {
     let origin = Origin { by: SetBy::File, key: e.span, value: e.span, source: None };
     let node = |e: &Expr| Node { value: plain(e), origin };
     match &e.kind {

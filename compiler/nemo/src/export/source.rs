@@ -59,6 +59,8 @@ struct Roles<'a> {
     train: Option<&'a str>,
     roll: Option<&'a str>,
     policy: Option<&'a str>,
+    /// The model that adapters of the policy are put on.
+    adapted: Option<&'a str>,
     opt: Option<&'a str>,
     critic_opt: Option<&'a str>,
     data: Option<&'a str>,
@@ -141,6 +143,7 @@ impl<'a> Reader<'a> {
                             _ if callee.ends_with(".take") => {
                                 self.roles.data = self.roles.data.or(call.base());
                             }
+                            "lora" => self.roles.adapted = first,
                             "gdpo.part" => self.roles.reward = first,
                             _ if callee.ends_with(".advantages") => self.roles.reward = first,
                             "ppo.at_last_token" | "at_last_token" => self.roles.reward = first,
@@ -358,11 +361,14 @@ impl<'a> Reader<'a> {
                     self.say("sp", sp.map(Value::Bool));
                     let recompute = call.named("recompute").and_then(name_of);
                     self.say("recompute", recompute.map(|_| Value::Bool(true)));
+                    let split = call.named("split").map(super::plain);
+                    self.say("split", split.filter(|split| matches!(split, Value::List(_))));
                 }
                 "plans.fsdp" => {
                     self.facts.insert("plan", Value::Text("fsdp".into()));
                 }
-                "plans.tensor_parallel" => {}
+                "plans.tensor_parallel" | "plans.context_parallel" | "plans.expert_parallel" => {}
+                "plans.recomputed" => self.say("recompute", Some(Value::Bool(true))),
                 other => self.lose(plan.span, format!("the plan `{other}` has no form")),
             }
         }

@@ -24,14 +24,16 @@ pub(crate) fn lines(
     }
     writer.layout();
     writer.models();
+    if !writer.steps() {
+        return writer.out;
+    }
     writer.rows();
     match algorithm {
         Algorithm::Grpo => writer.grpo(),
         Algorithm::Ppo => writer.ppo(),
         Algorithm::Dpo => writer.dpo(),
         Algorithm::Sft => writer.sft(),
-        Algorithm::Distillation if facts.contains_key("teacher") => writer.distillation(),
-        Algorithm::Distillation => {}
+        Algorithm::Distillation => writer.distillation(),
         Algorithm::Rm => {}
     }
     writer.periods();
@@ -111,6 +113,7 @@ impl Writer<'_> {
             "gpus = clusters.{kind}({cluster})  # NeMo RL does not say which GPU: write yours"
         ));
         let pool = match (self.value("pool_nodes"), self.value("pool_gpus")) {
+            _ if !self.has("roll") || !self.steps() => None,
             (Some(nodes), _) => Some(count(&nodes, "node")),
             (None, Some(gpus)) => Some(count(&gpus, "rank")),
             (None, None) => None,
@@ -134,7 +137,7 @@ impl Writer<'_> {
             let sizes = axes(self.facts, &train);
             self.line(format!("mesh train = {trainers} axes ({first}: rest{sizes})"));
         }
-        if self.has("roll") {
+        if self.has("roll") && self.steps() {
             let roll = [("rtp", "rtp"), ("rpp", "pp"), ("rep", "ep")];
             let sizes = axes(self.facts, &roll);
             self.line(format!("mesh roll = {rollers} axes (rep: rest{sizes})"));
@@ -151,6 +154,7 @@ impl Writer<'_> {
             if let Some(context) = self.value("context") {
                 args.push(format!("context: {context} tokens"));
             }
+            args.extend(self.args(&[("config", "config")]));
         }
         if name == "critic" {
             args.push("head: scalar".into());
@@ -165,9 +169,74 @@ impl Writer<'_> {
             })
     }
 
+    /// The learning rate over updates.
+    fn schedule(&self) -> String {
+        let lr = self.value("lr").unwrap_or_default();
+        let updates = |fact: &str| self.value(fact).map(|n| count(&n, "update"));
+        let kind = match (text(self.facts, "schedule"), updates("warmup"), updates("over")) {
+            (Some("warmup"), Some(over), _) => return format!("optim.warmup({lr}, {over})"),
+            (Some(kind @ ("linear" | "cosine")), warmup, Some(over)) => {
+                let mut args = vec![lr, over];
+                args.extend(warmup);
+                args.extend(self.args(&[("floor", "floor")]));
+                return format!("optim.{kind}({})", args.join(", "));
+            }
+            (kind, ..) => kind,
+        };
+        match kind {
+            Some("constant") => lr,
+            _ => format!("optim.from_settings({lr})"),
+        }
+    }
+
+    /// The layout of DTensor.
+    fn sharded(&self) -> String {
+        let several = |axis: &str| int(self.facts, axis).is_some_and(|n| n > 1);
+        let mut plan = String::from("plans.fsdp() * plans.tensor_parallel()");
+        for (said, more) in [
+            (several("cp"), "context_parallel"),
+            (several("ep"), "expert_parallel"),
+            (on(self.facts, "recompute"), "recomputed"),
+        ] {
+            if said {
+                plan.push_str(&format!(" * plans.{more}()"));
+            }
+        }
+        plan
+    }
+
+    /// Whether the language has a step for what runs.
+    fn steps(&self) -> bool {
+        match self.algorithm {
+            Algorithm::Rm => false,
+            Algorithm::Distillation => self.has("teacher"),
+            _ => true,
+        }
+    }
+
+    /// `lora(base, ..)`, if adapters are trained.
+    fn adapters(&self) -> Option<String> {
+        let (rank, Some(Value::List(on))) = (self.value("lora_rank")?, self.facts.get("lora_on"))
+        else {
+            return None;
+        };
+        let word = |node: &nrl_rules::settings::Node| match &node.value {
+            Value::Text(word) => Some(word.clone()),
+            _ => None,
+        };
+        let on = on.iter().map(word).collect::<Option<Vec<_>>>()?.join(", ");
+        let alpha = self.value("lora_alpha")?;
+        Some(format!("lora(base, rank: {rank}, alpha: {alpha}, on: [{on}])"))
+    }
+
     fn models(&mut self) {
+        let adapters = self.adapters();
         if self.has("model") {
-            self.line(format!("policy = {}", self.load("model")));
+            let name = if adapters.is_some() { "base" } else { "policy" };
+            self.line(format!("{name} = {}", self.load("model")));
+        }
+        if let Some(adapters) = adapters {
+            self.line(format!("policy = {adapters}"));
         }
         if self.refers() {
             self.line("ref = frozen(policy)");
@@ -178,13 +247,8 @@ impl Writer<'_> {
         if self.has("critic") {
             self.line(format!("critic = {}", self.load("critic")));
         }
-        if self.has("opt") && self.has("lr") {
-            let lr = self.value("lr").unwrap_or_default();
-            let schedule = match self.value("warmup") {
-                Some(updates) => format!("optim.warmup({lr}, {})", count(&updates, "update")),
-                None => lr,
-            };
-            let mut args = vec![format!("lr: {schedule}")];
+        if self.has("opt") && self.has("lr") && self.steps() {
+            let mut args = vec![format!("lr: {}", self.schedule())];
             for (name, usual) in [("beta1", BETA1), ("beta2", BETA2), ("eps", EPS)] {
                 if self.facts.get(name) != Some(&Value::Float(usual)) {
                     args.extend(self.args(&[(name, name)]));
@@ -206,14 +270,16 @@ impl Writer<'_> {
                     if on(self.facts, "recompute") {
                         args.push("recompute: full");
                     }
+                    let mut args: Vec<String> = args.into_iter().map(str::to_string).collect();
+                    args.extend(self.args(&[("split", "split")]));
                     format!("plans.megatron({})", args.join(", "))
                 }
-                _ => String::from("plans.fsdp() * plans.tensor_parallel()"),
+                _ => self.sharded(),
             };
             let models = if self.refers() { "policy, ref" } else { "policy" };
             self.noted("plan", format!("place {models} on train by {plan}"));
         }
-        if self.has("sampler") {
+        if self.has("sampler") && self.steps() {
             let mut args = vec![String::from("policy")];
             if self.has("roll") {
                 args.push("on: roll".into());
@@ -560,7 +626,7 @@ impl Writer<'_> {
             Some(weight) => {
                 let weight = literal(weight).unwrap_or_default();
                 self.line(format!(
-                    "      + {weight} * mean(-logprob(policy, b.chosen), over: tokens)"
+                    "      + {weight} * mean(-sum(logprob(policy, b.chosen), over: tokens), over: pairs)"
                 ));
             }
         }

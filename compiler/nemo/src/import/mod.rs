@@ -67,7 +67,7 @@ impl Work<'_> {
         };
         let mut facts = take(self.root, algorithm);
         for _ in 0..12 {
-            let body = lines::lines(&facts, algorithm, &self.notes());
+            let body = lines::lines(&facts, algorithm, &self.notes(&facts));
             let said = self.said(&body, &facts);
             let block = self.block(&said, Some(algorithm))?;
             let meaning = self.layers.meaning(&block, &said, Some(algorithm))?;
@@ -140,7 +140,7 @@ impl Work<'_> {
     }
 
     /// What is to be known beside a line.
-    fn notes(&self) -> Vec<(&'static str, String)> {
+    fn notes(&self, facts: &Facts) -> Vec<(&'static str, String)> {
         let get = |path: &str| self.root.get(path).map(|n| &n.value);
         let number = |value: &Value| values::literal(value).unwrap_or_default();
         let mut notes = vec![];
@@ -150,6 +150,11 @@ impl Work<'_> {
                 .map(|v| format!("NeMo RL rises from {}", number(v))),
             false => get("policy.scheduler.0.kwargs.start_factor")
                 .map(|v| format!("NeMo RL rises from {} of it", number(v))),
+        };
+        let from = match crate::native::text(facts, "schedule") {
+            Some("settings") => Some("its course is named below".into()),
+            Some("constant") => None,
+            _ => from.filter(|_| facts.contains_key("warmup")),
         };
         notes.extend(from.map(|said| ("opt", said)));
         if !megatron && get("policy.dtensor_cfg._v2") == Some(&Value::Bool(true)) {

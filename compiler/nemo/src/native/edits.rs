@@ -1,6 +1,5 @@
 //! The settings that facts mean.
 
-use indexmap::IndexMap;
 use nrl_rules::settings::{Node, Value};
 
 use super::table::{BETA1, BETA2};
@@ -64,6 +63,8 @@ pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Ed
         out.push(Edit { fact, path: path.to_string(), value });
     };
     backend(facts, below, on_megatron, &mut put);
+    super::schedule::edits(facts, below, on_megatron, &mut put);
+    super::adapter::edits(facts, below, on_megatron, &mut put);
     if let (Algorithm::Ppo, Some(lr)) = (algorithm, facts.get("critic_lr")) {
         put("critic_lr", critic_lr(below), lr.clone());
     }
@@ -114,10 +115,6 @@ fn backend(
         return;
     }
     betas(facts, below, put);
-    if let Some(updates) = int(facts, "warmup") {
-        let old = below.get("policy.scheduler").map(|n| &n.value);
-        put("warmup", "policy.scheduler", with_warmup(old, updates, below));
-    }
 }
 
 fn whole(root: &Node, path: &str) -> Option<i64> {
@@ -378,56 +375,4 @@ fn staleness(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &st
         }
         None => {}
     }
-}
-
-/// The updates of a schedule that rises linearly to a constant: parts and where they meet.
-pub(super) fn linear_warmup(schedule: &Value) -> Option<i64> {
-    let Value::List(parts) = schedule else { return None };
-    let [rise, flat, meet] = parts.as_slice() else { return None };
-    let named = |node: &Node, end: &str| matches!(node.get("name").map(|n| &n.value), Some(Value::Text(t)) if t.ends_with(end));
-    let whole = |node: Option<&Node>| match node.map(|n| &n.value) {
-        Some(Value::Int(n)) if *n > 0 => Some(*n),
-        _ => None,
-    };
-    let total = whole(rise.get("kwargs.total_iters"))?;
-    let at = whole(meet.get("milestones.0"))?;
-    (named(rise, ".LinearLR") && named(flat, ".ConstantLR") && total == at).then_some(total)
-}
-
-/// A schedule with another length of its rise.
-fn with_warmup(old: Option<&Value>, updates: i64, below: &Node) -> Value {
-    let at = |value| Node { value, origin: below.origin };
-    let mut schedule = match old {
-        Some(old) if linear_warmup(old).is_some() => old.clone(),
-        _ => {
-            let part = |name: &str, kwargs: Vec<(&str, Value)>| {
-                let kwargs: IndexMap<String, Node> =
-                    kwargs.into_iter().map(|(k, v)| (k.to_string(), at(v))).collect();
-                let name = Value::Text(format!("torch.optim.lr_scheduler.{name}"));
-                at(Value::Map(IndexMap::from([
-                    ("name".to_string(), at(name)),
-                    ("kwargs".to_string(), at(Value::Map(kwargs))),
-                ])))
-            };
-            let rise = [("start_factor", 0.1), ("end_factor", 1.0)];
-            let mut rise: Vec<_> = rise.map(|(k, v)| (k, Value::Float(v))).into();
-            rise.push(("total_iters", Value::Int(updates)));
-            let flat =
-                vec![("factor", Value::Float(1.0)), ("total_iters", Value::Int(10_000_000_000))];
-            let meet = at(Value::List(vec![at(Value::Int(updates))]));
-            let meet = at(Value::Map(IndexMap::from([("milestones".to_string(), meet)])));
-            Value::List(vec![part("LinearLR", rise), part("ConstantLR", flat), meet])
-        }
-    };
-    if let Value::List(parts) = &mut schedule {
-        for (part, path) in [(0, ["kwargs", "total_iters"]), (2, ["milestones", "0"])] {
-            let path = path.map(str::to_string);
-            if let Some(node) =
-                parts.get_mut(part).and_then(|p| crate::overrides::node_mut(p, &path))
-            {
-                node.value = Value::Int(updates);
-            }
-        }
-    }
-    schedule
 }

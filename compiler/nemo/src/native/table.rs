@@ -38,6 +38,7 @@ pub(super) fn rows(algorithm: Algorithm, megatron: bool, engine: &str) -> Vec<Ro
         row("model", "model", "policy.model_name"),
         row("dtype", "dtype", "policy.precision"),
         row("context", "context", "policy.max_total_sequence_length"),
+        row("config", "config", "policy.hf_config_overrides"),
         or("eval_period", "period", format!("{section}.val_period"), Value::Int(0)),
         row("save_period", "save", "checkpointing.save_period"),
         row("keep", "save", "checkpointing.keep_top_k"),
@@ -78,7 +79,6 @@ fn backend(rows: &mut Vec<Row>, megatron: bool) {
             or("beta2", "opt", at("optimizer.adam_beta2"), Value::Float(BETA2)),
             or("eps", "opt", at("optimizer.adam_eps"), Value::Float(EPS)),
             row("clip_norm", "opt", at("optimizer.clip_grad")),
-            row("warmup", "opt", at("scheduler.lr_warmup_iters")),
         ]);
     } else {
         let at = |key: &str| format!("policy.dtensor_cfg.{key}");
@@ -86,6 +86,7 @@ fn backend(rows: &mut Vec<Row>, megatron: bool) {
             or("tp", "mesh", at("tensor_parallel_size"), one()),
             or("cp", "mesh", at("context_parallel_size"), one()),
             or("ep", "mesh", at("expert_parallel_size"), one()),
+            or("recompute", "plan", at("activation_checkpointing"), no()),
             row("lr", "opt", "policy.optimizer.kwargs.lr"),
             row("weight_decay", "opt", "policy.optimizer.kwargs.weight_decay"),
             or("eps", "opt", "policy.optimizer.kwargs.eps", Value::Float(EPS)),

@@ -39,7 +39,7 @@ fn fits(fact: &str, value: &Value) -> bool {
     match fact {
         "steps" | "seed" | "nodes" | "gpus" | "context" | "eval_period" | "save_period"
         | "keep" | "batch" | "prompts" | "group" | "eval_limit" | "tp" | "cp" | "pp" | "ep"
-        | "etp" | "rtp" | "rpp" | "rep" | "warmup" | "epochs" | "topk" => {
+        | "etp" | "rtp" | "rpp" | "rep" | "epochs" | "topk" => {
             matches!(value, Value::Int(n) if *n > 0)
         }
         "save" | "over_tokens" | "sp" | "recompute" | "on_policy_kl" | "sequence_ratio"
@@ -55,10 +55,31 @@ fn fits(fact: &str, value: &Value) -> bool {
         "estimator" => {
             matches!(value, Value::Text(t) if t.chars().all(|c| c == '_' || c.is_ascii_lowercase()))
         }
+        "config" => is_config(value),
         "memory" => matches!(value, Value::Float(x) if percent(*x).is_some()),
         "top_k" | "top_p" | "dual" | "value_clip" => is_number(value) || value == &Value::Null,
         "clip_norm" => is_number(value) && !is_zero(value),
         _ => is_number(value),
+    }
+}
+
+/// Whether keys of a `config.json` can be written as a record: words, with plain values.
+fn is_config(value: &Value) -> bool {
+    let word = |name: &str| {
+        let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+        starts && name.bytes().all(|b| b == b'_' || b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    let plain = |value: &Value| match value {
+        Value::Bool(_) | Value::Int(_) => true,
+        Value::Text(text) => !text.contains("${"),
+        value => is_number(value),
+    };
+    match value {
+        Value::Map(map) => {
+            let fits = |node: &Node| plain(&node.value) || is_config(&node.value);
+            !map.is_empty() && map.iter().all(|(name, node)| word(name) && fits(node))
+        }
+        _ => false,
     }
 }
 
@@ -153,12 +174,11 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
             facts.insert("beta1", first.value.clone());
             facts.insert("beta2", second.value.clone());
         }
-        if let Some(schedule) = get("policy.scheduler")
-            && let Some(warmup) = super::edits::linear_warmup(schedule)
-        {
-            facts.insert("warmup", Value::Int(warmup));
-        }
     }
+    if facts.contains_key("lr") {
+        super::schedule::take(root, megatron(root), int(facts, "steps"), facts);
+    }
+    super::adapter::take(root, megatron(root), facts);
     data(root, algorithm, facts);
     if let Some(tokens) = super::edits::microbatch(root, algorithm) {
         facts.insert("microbatch", Value::Int(tokens));

@@ -96,7 +96,7 @@ impl Work<'_> {
         let container = matches!(self.set.value.value, Value::Map(_) | Value::List(_));
         if !container && let Some(old) = self.existing(root) {
             let said = format!("`{}` exists already: {}", self.name(), python::repr(&old.value));
-            let found = Diagnostic::error("bad-override", said).label(self.set.key, "added here");
+            let found = Diagnostic::error("unknown-path", said).label(self.set.key, "added here");
             let rest = self.text.trim_start_matches('+');
             return Err(found
                 .label(old.origin.value, "set here")

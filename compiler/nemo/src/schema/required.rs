@@ -177,6 +177,7 @@ fn needed(r: &Recipe) -> Vec<String> {
     match algorithm {
         Algorithm::Grpo => add(GRPO),
         Algorithm::Ppo => add(PPO),
+        Algorithm::Distillation => add(&["teacher.model_name"]),
         _ => {}
     }
     if let Some(g) = r.generation.as_ref().filter(|_| algorithm.is_rl()) {

@@ -23,7 +23,7 @@ pub fn wrong(key: &Key, path: &str, node: &Node) -> Option<Diagnostic> {
     }
     let fits: Vec<Fit> = key.types.iter().map(|t| fit(t, &node.value)).collect();
     if fits.contains(&Fit::Yes) {
-        return None;
+        return huge(key, path, node);
     }
     let coerced = fits.contains(&Fit::Read);
     let text = match coerced {
@@ -33,6 +33,26 @@ pub fn wrong(key: &Key, path: &str, node: &Node) -> Option<Diagnostic> {
     let severity = if coerced { Severity::Warning } else { Severity::Error };
     let found = place(Diagnostic::new("wrong-type", severity, text), path, node);
     Some(found.help_opt(advice(key, path, &node.value)))
+}
+
+/// Whole numbers that no counter holds, or sizes that no machine has.
+fn huge(key: &Key, path: &str, node: &Node) -> Option<Diagnostic> {
+    let size = match &node.value {
+        Value::Int(n) => n.unsigned_abs() as f64,
+        Value::Float(x) => x.abs(),
+        _ => return None,
+    };
+    let name = path.rsplit('.').next().unwrap_or(path);
+    let counted =
+        ["batch_size", "parallel_size", "_per_step", "_per_prompt", "_per_node", "num_nodes"]
+            .iter()
+            .any(|end| name.ends_with(end));
+    let most = if counted { f64::from(i32::MAX) } else { 9.3e18 };
+    if !key.types.contains(&"int") || size <= most {
+        return None;
+    }
+    let text = format!("`{path}` is {}: no run is of that size", said(&node.value));
+    Some(place(Diagnostic::error("out-of-range", text), path, node))
 }
 
 /// `None` and the like are texts in YAML.

@@ -17,6 +17,20 @@ pub fn files() -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = entries.map(read).collect();
     // Data for `rows.yaml`: twelve rows and a blank line.
     let rows = "{\"question\": \"1+1\", \"answer\": \"2\"}\n".repeat(12) + "\n";
+    let pair = |ranks: &[u32]| {
+        let answer = |rank| format!("{{\"rank\": {rank}, \"completion\": []}}");
+        let answers: Vec<String> = ranks.iter().map(answer).collect();
+        format!("{{\"context\": [], \"completions\": [{}]}}\n", answers.join(", "))
+    };
+    for (name, text) in [
+        ("broken.jsonl", format!("{rows}{{\"question\": \n")),
+        ("mixed.jsonl", format!("{rows}{{\"question\": \"1+1\"}}\n")),
+        ("pairs.jsonl", pair(&[0, 1]).repeat(300)),
+        ("ties.jsonl", pair(&[0, 1]).repeat(300) + &pair(&[1, 1])),
+        ("three.jsonl", pair(&[0, 1]).repeat(300) + &pair(&[0, 1, 2])),
+    ] {
+        all.insert(name.to_string(), text);
+    }
     all.insert("rows.jsonl".to_string(), rows);
     all
 }

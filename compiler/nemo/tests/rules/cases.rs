@@ -250,3 +250,11 @@ fn an_update_that_no_rank_count_shares() {
         ],
     );
 }
+
+/// Two completions with ranks that differ say which is better; three hundred of them make an epoch.
+#[test]
+fn pairs_with_two_ranks_are_right() {
+    let data = "++data.train={dataset_name:PreferenceDataset,data_path:pairs.jsonl}";
+    let found = check(&files(), "dpo.yaml", &["~data.train", data]).findings;
+    assert!(!found.iter().any(Diagnostic::is_error), "{}", shown(&found));
+}

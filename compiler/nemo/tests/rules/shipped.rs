@@ -245,3 +245,42 @@ fn a_mistake_in_a_shipped_recipe_is_found() {
     assert!(share <= 0.02, "{} of {tried}:\n{}", wrong.len(), wrong.join("\n"));
     assert!(tried > 1_000, "only {tried}");
 }
+
+/// The mistakes of the small recipes, made in shipped recipes of the same algorithm and backend. Not each is one there: a
+/// batch of 96 is right in some of them.
+#[test]
+fn mistakes_of_small_recipes_are_found_in_shipped_ones() {
+    let all = recipes();
+    if all.is_empty() {
+        return;
+    }
+    let kind = |checked: &Checked| {
+        let recipe = checked.recipe.as_ref()?;
+        let backend = recipe.policy()?.backend.as_ref()?.value;
+        let apart = recipe.generation.as_ref().is_some_and(nrl_rules::recipe::Generation::apart);
+        let single = recipe.node("async_rl").is_some();
+        Some((recipe.algorithm.as_ref()?.value, backend, apart, single))
+    };
+    let small = crate::base::files();
+    let clean: Vec<_> =
+        all.iter().map(|(name, path)| (name, path, kind(&check(path, &[]).0))).collect();
+    let (mut tried, mut found) = (0, 0);
+    for (at, (_, base, overrides, code)) in crate::mutants::mutants().iter().enumerate() {
+        let wanted = kind(&crate::base::check(&small, base, &[]));
+        let like = clean.iter().filter(|(_, _, kind)| wanted.is_some() && *kind == wanted);
+        let like: Vec<_> = like.collect();
+        if base == "rows.yaml" || like.is_empty() {
+            continue;
+        }
+        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+        for k in 0..3 {
+            let (_, path, _) = like[(at + k * 17) % like.len()];
+            tried += 1;
+            found +=
+                usize::from(check(path, &overrides).0.findings.iter().any(|d| d.code == *code));
+        }
+    }
+    println!("{found} of {tried} mistakes found in shipped recipes");
+    assert!(tried > 1_000, "only {tried}");
+    assert!(found as f64 >= 0.8 * tried as f64, "{found} of {tried}");
+}

@@ -97,6 +97,12 @@ pub struct Batch {
     pub rows: Option<Fact<i64>>,
     /// Names in the first row of the training data, if they are known.
     pub fields: Option<Fact<Vec<String>>>,
+    /// The names that rows of the training data have, each set with the first line that has it.
+    pub shapes: Vec<(usize, Vec<String>)>,
+    /// The first line of the training data that is no JSON object.
+    pub broken_line: Option<usize>,
+    /// The first line of preference data that does not say which answer is better, and why not.
+    pub bad_pair: Option<(usize, String)>,
     /// Longest prompt.
     pub max_prompt: Option<Fact<i64>>,
 }

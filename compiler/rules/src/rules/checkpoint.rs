@@ -3,7 +3,7 @@
 use nrl_base::Severity;
 
 use crate::arithmetic::{multiples, one_of};
-use crate::recipe::{Algorithm, Backend, Recipe};
+use crate::recipe::{Algorithm, Backend, Fact, Recipe};
 use crate::rule::{Findings, Rule, error, note, warning};
 use crate::rules::batch::validates;
 
@@ -23,15 +23,25 @@ pub const RULES: &[Rule] = &[
     }),
     error("CKPT-02", "unknown-metric", "a metric that nobody reports", |r, f| {
         let Some(metric) = kept_by(r) else { return };
+        if let Some(name) = metric.value.strip_prefix("train:") {
+            return trained(name, metric, f);
+        }
         let Some(name) = metric.value.strip_prefix("val:") else { return };
+        let pairs = r.is(Algorithm::Dpo) || r.is(Algorithm::Reward);
         let known: &[&str] = match r.algorithm.as_ref().map(|a| a.value) {
             Some(Algorithm::Grpo) => &["accuracy", "avg_length", "pass_k"],
             Some(Algorithm::Ppo | Algorithm::Distillation) => &["accuracy", "avg_length"],
             Some(Algorithm::Sft) => &["val_loss"],
+            // One set of metrics per validation set, each with its name.
+            Some(Algorithm::Dpo | Algorithm::Reward) => {
+                &["validation-default_loss", "validation-default_accuracy"]
+            }
             _ => return,
         };
         // Environments of NeMo Gym and named rewards report metrics of their own.
-        let own = r.on("env.should_use_nemo_gym") || name.contains('/');
+        let own = r.on("env.should_use_nemo_gym")
+            || name.contains('/')
+            || pairs && name.starts_with("validation-");
         if !known.contains(&name) && !own {
             let near = nrl_base::did_you_mean(name, known.iter().copied());
             let reported: Vec<String> = known.iter().map(|k| format!("val:{k}")).collect();
@@ -194,6 +204,19 @@ pub const RULES: &[Rule] = &[
         },
     ),
 ];
+
+/// Metrics of training are many; a near miss of a usual one is told.
+fn trained(name: &str, metric: &Fact<String>, f: &mut Findings<'_>) {
+    let usual =
+        ["loss", "reward", "grad_norm", "accuracy", "gen_kl_error", "token_mult_prob_error"];
+    if usual.contains(&name) {
+        return;
+    }
+    if let Some(near) = nrl_base::nearest(name, usual) {
+        f.found(format!("no run reports `{}`", metric.value), &[metric])
+            .help(format!("did you mean `train:{near}`?"));
+    }
+}
 
 /// Whether checkpoints are saved.
 fn saves(r: &Recipe) -> bool {

@@ -133,27 +133,36 @@ pub const RULES: &[Rule] = &[
         }
     }),
     error("DATA-12", "bad-data-line", "rows without what the recipe reads", |r, f| {
-        let (Some(fields), true) = (
-            &r.batch.fields,
-            r.text("data.train.dataset_name").is_some_and(|n| n.value == "ResponseDataset"),
-        ) else {
+        let path = r.text("data.train.data_path");
+        if let Some(line) = r.batch.broken_line {
+            f.found(format!("line {line} of the data is no JSON object"), &[&path])
+                .help("a row is one object on one line, such as `{\"input\": \"..\", \"output\": \"..\"}`");
+        }
+        if !r.says("data.train.dataset_name", "ResponseDataset") {
             return;
-        };
+        }
         for (key, usual) in [("input_key", "input"), ("output_key", "output")] {
             let given = r
                 .text(&format!("data.train.{key}"))
                 .or_else(|| r.text(&format!("data.default.{key}")));
             let wanted = given
                 .unwrap_or_else(|| Fact::default(format!("data.train.{key}"), usual.to_string()));
-            if !fields.value.contains(&wanted.value) {
-                let near =
-                    nrl_base::did_you_mean(&wanted.value, fields.value.iter().map(String::as_str));
-                f.found(
-                    format!("the first row has no `{}`", wanted.value),
-                    &[&r.text("data.train.data_path"), &wanted],
-                )
-                .help(near.unwrap_or_else(|| format!("it has {}", fields.value.join(", "))));
-            }
+            let lacks = |(_, names): &&(usize, Vec<String>)| !names.contains(&wanted.value);
+            let Some((at, names)) = r.batch.shapes.iter().find(lacks) else { continue };
+            let first = r.batch.shapes.first().is_some_and(|(first, _)| first == at);
+            let row = if first { "the first row".into() } else { format!("line {at} of the data") };
+            let near = nrl_base::did_you_mean(&wanted.value, names.iter().map(String::as_str));
+            f.found(format!("{row} has no `{}`", wanted.value), &[&path, &wanted])
+                .help(near.unwrap_or_else(|| format!("it has {}", names.join(", "))));
+        }
+    }),
+    error("DATA-13", "bad-data-line", "pairs that do not say which answer is better", |r, f| {
+        if let Some((line, why)) = &r.batch.bad_pair {
+            f.found(
+                format!("line {line} of the data is no pair: {why}"),
+                &[&r.text("data.train.data_path"), &r.text("data.train.dataset_name")],
+            )
+            .help("two completions with ranks that differ, the smaller rank for the better one");
         }
     }),
     error("DATA-28", "not-a-choice", "a loader that is no import path", |r, f| {
@@ -289,7 +298,9 @@ pub const RULES: &[Rule] = &[
     error("DATA-09", "out-of-range", "a part of the data for validation", |r, f| {
         for part in parts(r) {
             let path = format!("{part}.split_validation_size");
-            if let Some(x) = r.num(&path).filter(|x| x.value < 0.0) {
+            // A share below 1, or a whole number of rows.
+            let wrong = |x: f64| x < 0.0 || x > 1.0 && x.fract() != 0.0;
+            if let Some(x) = r.num(&path).filter(|x| wrong(x.value)) {
                 f.found(format!("validation cannot take {} of the data", x.value), &[&x])
                     .help(format!("`{path}: 0.05`"));
             }

@@ -276,6 +276,13 @@ pub const RULES: &[Rule] = &[
         }
     }),
     error("GEN-47", "bad-sampling", "how an evaluation counts", evaluation),
+    note("GEN-24", "setting-has-no-effect", "a draft of no tokens", |r, f| {
+        let path = "policy.generation.vllm_kwargs.speculative_config.num_speculative_tokens";
+        if let Some(none) = r.int(path).filter(|n| n.value == 0) {
+            f.found("no token is drafted: speculative decoding does nothing", &[&none])
+                .help(format!("`{path}: 3`, or leave `speculative_config` out"));
+        }
+    }),
     note("GEN-48", "stop-tokens-missing", "a list of stop tokens leaves some out", |r, f| {
         let Some(g) = &r.generation else { return };
         let path = g.at("stop_token_ids");

@@ -1,6 +1,6 @@
 //! Recomputation, offload, fusions and CUDA graphs of Megatron.
 
-use crate::recipe::{Backend, Recipe, Worker};
+use crate::recipe::{Backend, Fact, Recipe, Worker};
 use crate::rule::{Findings, Rule, error, warning};
 
 const CODE: &str = "memory-options";
@@ -75,6 +75,20 @@ pub const RULES: &[Rule] = &[
             if r.on(&path) && r.says(&name, "squared_relu") {
                 f.at("squared ReLU is not fused with its bias", &[&path, &name])
                     .help(format!("`{path}: false`"));
+            }
+        }
+    }),
+    warning("BACK-51", "backend-cannot", "fused rotation of latent attention", |r, f| {
+        for w in megatron(r) {
+            let path = w.cfg("apply_rope_fusion");
+            let Some(model) = w.model.as_ref().filter(|m| m.latent_attention) else { continue };
+            if r.on(&path) {
+                let model = Fact::model("model", model.name.clone(), &model.name);
+                f.found(
+                    "the fused rotation of Megatron does not fit latent attention",
+                    &[&r.flag(&path), &model],
+                )
+                .help(format!("`{path}: false`"));
             }
         }
     }),

@@ -111,6 +111,10 @@ pub const RULES: &[Rule] = &[
     error("PREC-13", CODE, "an optimizer of another precision", |r, f| {
         for w in megatron(r).filter(|w| r.on(&w.cfg("optimizer.use_precision_aware_optimizer"))) {
             let Some(precision) = &w.precision else { continue };
+            // Both at once are another mistake.
+            if r.on(&w.cfg("optimizer.bf16")) && r.on(&w.cfg("optimizer.fp16")) {
+                continue;
+            }
             for (flag, name) in [("bf16", "bfloat16"), ("fp16", "float16")] {
                 let path = w.cfg(&format!("optimizer.{flag}"));
                 let wanted = precision.value == name;
@@ -130,7 +134,7 @@ pub const RULES: &[Rule] = &[
     error("PREC-14", "options-exclude-each-other", "two half precisions", |r, f| {
         for w in megatron(r) {
             let (a, b) = (w.cfg("optimizer.bf16"), w.cfg("optimizer.fp16"));
-            if r.on(&a) && r.on(&b) && !r.on(&w.cfg("optimizer.use_precision_aware_optimizer")) {
+            if r.on(&a) && r.on(&b) {
                 f.at("an optimizer is of bf16 or of fp16", &[&b, &a]).help(format!("`{b}: false`"));
             }
         }

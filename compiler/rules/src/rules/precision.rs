@@ -215,6 +215,25 @@ pub const RULES: &[Rule] = &[
             &["bfloat16", "fp8", "float16", "float32", "auto", "half", "bf16", "fp16", "float"],
         );
     }),
+    warning(
+        "REFIT-18",
+        "needs-another-setting",
+        "quantization without data to calibrate",
+        |r, f| {
+            let Some(quant) = r.text("policy.quant_cfg") else { return };
+            let name = quant.value.to_ascii_lowercase();
+            // Scales of weights alone need no data.
+            let weights = ["weight_only", "weightonly", "weight-only", "a16"];
+            let path = "policy.quant_calib_data";
+            if !weights.iter().any(|word| name.contains(word)) && r.text(path).is_none() {
+                f.found(
+                    "scales of activations are measured on data, and none are named",
+                    &[&quant],
+                )
+                .help(format!("`{path}: cnn_dailymail`, with `policy.quant_calib_size: 512`"));
+            }
+        },
+    ),
 ];
 
 /// vLLM with weights in FP8.

@@ -1,9 +1,11 @@
 //! What the bindings before the step say: machines, models, optimizers, generators, data.
 
-use nrl_rules::settings::Value;
+use nrl_rules::settings::{Node, Origin, SetBy, Value};
+use nrl_syntax::ast::{Expr, ExprKind};
 
 use super::Reader;
 use super::calls::{Call, calls, name_of, text_of};
+use crate::export::plain;
 
 impl<'a> Reader<'a> {
     pub(super) fn setup(&mut self, name: &str, call: &Call<'a>) {
@@ -17,6 +19,7 @@ impl<'a> Reader<'a> {
                 self.nodes = crate::native::int(&self.facts, "nodes");
             }
             "models.load" => self.model(name, call),
+            "lora" if self.roles.policy == Some(name) => self.adapters(call),
             "optim.adamw" if self.roles.critic_opt == Some(name) => {
                 let lr = call.named("lr").and_then(|e| self.number(e));
                 self.say("critic_lr", lr);
@@ -44,7 +47,8 @@ impl<'a> Reader<'a> {
         if call.named("head").is_some() {
             return self.say("critic", path);
         }
-        if self.roles.policy.is_some_and(|policy| policy != name) {
+        let policy = self.roles.policy == Some(name) || self.roles.adapted == Some(name);
+        if self.roles.policy.is_some() && !policy {
             return self.say("teacher", path);
         }
         self.say("model", path);
@@ -55,6 +59,26 @@ impl<'a> Reader<'a> {
         self.say("dtype", dtype.map(|(_, theirs)| Value::Text(theirs.into())));
         let context = call.named("context").and_then(|e| self.number(e));
         self.say("context", context);
+        let config = call.named("config").map(plain);
+        self.say("config", config.filter(|config| matches!(config, Value::Map(_))));
+    }
+
+    fn adapters(&mut self, call: &Call<'a>) {
+        for (fact, arg) in [("lora_rank", "rank"), ("lora_alpha", "alpha")] {
+            let value = call.named(arg).and_then(|e| self.number(e));
+            self.say(fact, value);
+        }
+        let Some(on) = call.named("on") else { return };
+        let items = match &on.kind {
+            ExprKind::List(items) => &items[..],
+            _ => std::slice::from_ref(on),
+        };
+        let word = |e: &Expr| {
+            let origin = Origin { by: SetBy::File, key: e.span, value: e.span, source: None };
+            Some(Node { value: Value::Text(name_of(e)?.into()), origin })
+        };
+        let words = items.iter().map(word).collect::<Option<_>>();
+        self.say("lora_on", words.map(Value::List));
     }
 
     fn optimizer(&mut self, call: &Call<'a>) {
@@ -64,17 +88,33 @@ impl<'a> Reader<'a> {
             self.say(fact, value);
         }
         let Some(lr) = call.named("lr") else { return };
+        let kind = |kind: &str| Some(Value::Text(kind.into()));
         if let Some(number) = self.number(lr) {
+            self.say("schedule", kind("constant"));
             return self.say("lr", Some(number));
         }
         let Some(schedule) = calls(lr).into_iter().next() else { return };
-        let peak = schedule.args.first().and_then(|arg| self.number(&arg.value));
-        match schedule.callee.as_str() {
-            "optim.warmup" | "warmup" => {
-                let over = schedule.args.get(1).and_then(|arg| self.number(&arg.value));
+        let arg = |at: usize, name: &str| {
+            let plain = schedule.args.get(at).filter(|arg| arg.name.is_none());
+            schedule.named(name).or(plain.map(|arg| &arg.value))
+        };
+        let peak = arg(0, "peak").or(arg(0, "lr")).and_then(|e| self.number(e));
+        let callee = schedule.callee.trim_start_matches("optim.");
+        match callee {
+            "warmup" => {
+                let over = arg(1, "over").and_then(|e| self.number(e));
                 self.say("warmup", over);
+                self.say("schedule", kind(callee));
             }
-            "optim.constant" | "constant" => {}
+            "linear" | "cosine" => {
+                for (at, fact) in [(1, "over"), (2, "warmup"), (3, "floor")] {
+                    let value = arg(at, fact).and_then(|e| self.number(e));
+                    self.say(fact, value.filter(|v| *v != Value::Int(0)));
+                }
+                self.say("schedule", kind(callee));
+            }
+            "constant" => self.say("schedule", kind(callee)),
+            "from_settings" => {}
             other => self.lose(schedule.span, format!("the schedule `{other}` has no form yet")),
         }
         self.say("lr", peak);
