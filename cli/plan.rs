@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use nrl_base::{Diagnostic, SourceMap};
 use nrl_driver::{Assume, Options, Phase};
 use nrl_planner::input::{Input, Planned, Request};
-use nrl_rules::recipe::Version;
 use nrl_planner::report::{Comparison, Made, Report, changes, page, screen};
+use nrl_rules::recipe::Version;
 
 use crate::disk::Disk;
 use crate::search::{self, SearchArgs};

@@ -48,8 +48,12 @@ type Shared = Rc<RefCell<Session<'static>>>;
 
 /// Runs the command.
 pub fn run(args: &ReplArgs) -> ExitCode {
+    // Recipes of NeMo RL inherit by paths that start where the whole of it lies.
+    let whole =
+        std::fs::canonicalize(&args.file).ok().filter(|_| nrl_planner::input::is_yaml(&args.file));
+    let path = whole.map_or_else(|| args.file.clone(), |p| p.display().to_string());
     let request = Request {
-        path: args.file.clone(),
+        path: path.clone(),
         environment: std::env::vars().collect(),
         gpu: args.gpu.clone(),
         options: Options {
@@ -70,7 +74,7 @@ pub fn run(args: &ReplArgs) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let root = export::root(&args.file, args.nemo_rl.as_deref());
+    let root = export::root(&path, args.nemo_rl.as_deref());
     if !root.as_os_str().is_empty() {
         session.nemo_root = format!("{}/", root.display());
     }

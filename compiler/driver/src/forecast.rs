@@ -5,6 +5,7 @@
 //! plans that an engine would run.
 
 mod every;
+mod rewards;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use crate::threads::Seen;
 use crate::{Compiled, Framework, fits};
 
 pub use every::checkpoint_bytes;
+pub(crate) use rewards::latency;
 
 /// What is taken for granted.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +49,8 @@ pub struct Assume {
     pub seen: BTreeMap<usize, Seen>,
     /// How the software that runs it goes about memory.
     pub framework: Framework,
+    /// Evaluations and checkpoints are left out: where plans are compared by their steps alone.
+    pub steps_alone: bool,
 }
 
 /// Lengths of the samples of a step, in tokens.
@@ -239,6 +243,9 @@ impl Cast<'_> {
                 phases.extend(made);
                 continue;
             }
+            if let Stage::Reward { reward } = &b.stage {
+                phases.extend(self.reward(b, *reward, count, assumed, open));
+            }
             if let Stage::Generate { generator, copies, .. } = &b.stage {
                 phases.extend(self.sample(b, *generator, *copies, count, &lengths));
                 phases.extend(self.refit(&section.step, b, *generator));
@@ -246,7 +253,10 @@ impl Cast<'_> {
         }
         let seconds = self.together(&phases);
         let (name, steps) = (section.name.clone(), section.steps);
-        let every = self.every(section, assumed, open);
+        let every = match self.assume.steps_alone {
+            true => vec![],
+            false => self.every(section, assumed, open),
+        };
         Step { name, steps, seconds, phases, traffic, samples, tokens, padding, every }
     }
 

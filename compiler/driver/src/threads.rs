@@ -9,7 +9,7 @@ mod forecast;
 mod lengths;
 
 use nrl_ir::plan::Plan;
-use nrl_ir::program::{Binding, RewardKind, Source as Rows, Stage};
+use nrl_ir::program::{Binding, Source as Rows, Stage};
 use nrl_ir::{Graph, Mesh};
 use nrl_sim::forecast::Kind;
 use nrl_sim::generate::Generated;
@@ -343,12 +343,6 @@ impl Cast<'_> {
         };
         trained.iter().map(one).sum()
     }
-}
-
-/// Rewards that are processes of their own: nothing knows how long they take.
-fn extern_rewards(c: &Compiled) -> Vec<String> {
-    let is = |r: &&nrl_ir::program::Reward| matches!(r.kind, RewardKind::Extern { .. });
-    c.program.rewards.iter().filter(is).map(|r| r.name.clone()).collect()
 }
 
 fn pass(work: Work, mesh: &Mesh, micro: usize, update: Option<Update>) -> Job {

@@ -110,6 +110,12 @@ impl<'f> Input<'f> {
                 match nrl_syntax::utf8(id, &bytes) {
                     Ok(text) => {
                         self.text = text.to_string();
+                        if text.contains("settings nemo_rl") {
+                            let said = "the block `settings nemo_rl` is not counted: a plan of the YAML counts it";
+                            for assume in [&mut self.options.assume, &mut self.assume] {
+                                assume.framework.notes.push(said.into());
+                            }
+                        }
                         (true, vec![])
                     }
                     Err(d) => (false, vec![*d]),
@@ -135,6 +141,7 @@ impl<'f> Input<'f> {
             let fp8 = nemo::trains_in_fp8(&settings);
             for assume in [&mut self.options.assume, &mut self.assume] {
                 assume.framework = framework.clone();
+                assume.stack.get_or_insert_with(|| nemo::stack(&settings).into());
                 if fp8 {
                     assume.compute = Compute::Fp8;
                 }

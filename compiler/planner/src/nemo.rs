@@ -44,15 +44,15 @@ impl At<'_> {
     fn axes(&self) -> Vec<(&'static str, i64)> {
         let keys: &[(&str, &str)] = match self.megatron() {
             true => &[
-                ("tp", "megatron_cfg.tensor_model_parallel_size"),
                 ("cp", "megatron_cfg.context_parallel_size"),
+                ("tp", "megatron_cfg.tensor_model_parallel_size"),
                 ("pp", "megatron_cfg.pipeline_model_parallel_size"),
                 ("ep", "megatron_cfg.expert_model_parallel_size"),
                 ("etp", "megatron_cfg.expert_tensor_parallel_size"),
             ],
             false => &[
-                ("tp", "dtensor_cfg.tensor_parallel_size"),
                 ("cp", "dtensor_cfg.context_parallel_size"),
+                ("tp", "dtensor_cfg.tensor_parallel_size"),
                 ("ep", "dtensor_cfg.expert_parallel_size"),
             ],
         };
@@ -133,12 +133,15 @@ pub(crate) fn laid_out(text: &str, settings: &Settings) -> String {
             out += &line;
             out.push('\n');
             for (model, prefix) in [("teacher", "teacher"), ("critic", "value")] {
-                let bound = format!("{model} ");
-                if text.lines().any(|l| l.trim_start().starts_with(&bound) && l.contains('=')) {
+                let bound = |l: &str| l.starts_with(model) && l.contains("= models.load(");
+                if text.lines().any(|l| bound(l.trim_start())) {
                     out += &beside(model, &At { settings, prefix }, on.as_deref());
                 }
             }
             continue;
+        }
+        if line.trim_start().starts_with("update policy by ") {
+            line = with_budget(&line, settings);
         }
         out += &line;
         out.push('\n');
@@ -151,6 +154,25 @@ pub(crate) fn laid_out(text: &str, settings: &Settings) -> String {
     out
 }
 
+/// The line of an update with tokens of a micro-batch, where the import has left them in the block.
+fn with_budget(line: &str, settings: &Settings) -> String {
+    let policy = At { settings, prefix: "policy" };
+    let packs = ["sequence_packing", "dynamic_batching"];
+    let bound = packs.iter().find(|k| policy.on(&format!("{k}.enabled")));
+    let rows = if settings.get("dpo").is_some() { 2 } else { 1 };
+    let samples = policy.int("train_micro_batch_size").zip(policy.int("max_total_sequence_length"));
+    let tokens = match bound {
+        Some(key) => policy.int(&format!("{key}.train_mb_tokens")),
+        None => samples.map(|(n, context)| n.saturating_mul(context).saturating_mul(rows)),
+    };
+    match (tokens.filter(|n| *n > 0), line.split_once(", minimising")) {
+        (Some(n), Some((head, tail))) if !head.contains("tokens/microbatch") => {
+            format!("{head}, {n} tokens/microbatch, minimising{tail}")
+        }
+        _ => line.to_string(),
+    }
+}
+
 /// A mesh and a layout for a model beside the policy; that of the policy where settings have none for it.
 fn beside(model: &str, at: &At<'_>, cluster: Option<&str>) -> String {
     let Some(cluster) = cluster else { return String::new() };
@@ -159,9 +181,14 @@ fn beside(model: &str, at: &At<'_>, cluster: Option<&str>) -> String {
     let policy = At { settings: at.settings, prefix: "policy" };
     let at = if own { at } else { &policy };
     let first = if at.megatron() { "dp" } else { "fsdp" };
-    let sizes: String = at.axes().iter().map(|(axis, n)| format!(", {axis}: {n}")).collect();
+    // Stages stand furthest apart, ranks of tensor parallelism side by side.
+    let (stages, inner): (Vec<_>, Vec<_>) = at.axes().into_iter().partition(|(a, _)| *a == "pp");
+    let mut sizes: Vec<String> = stages.iter().map(|(axis, n)| format!("{axis}: {n}")).collect();
+    sizes.push(format!("{first}: rest"));
+    sizes.extend(inner.iter().map(|(axis, n)| format!("{axis}: {n}")));
     format!(
-        "  mesh on_{model} = {cluster} axes ({first}: rest{sizes})\n  place {model} on on_{model} by {}\n",
+        "  mesh on_{model} = {cluster} axes ({})\n  place {model} on on_{model} by {}\n",
+        sizes.join(", "),
         at.plan()
     )
 }
@@ -188,6 +215,12 @@ pub(crate) fn framework(settings: &Settings, before_0_4: bool) -> Framework {
     sampled(&policy, &mut f);
     batched(&policy, &mut f);
     reference(settings, &mut f);
+    let steps = ["grpo", "ppo", "distillation"].map(|s| format!("{s}.max_num_steps"));
+    let most = steps.iter().find_map(|p| Some((p, settings.int(p)?.value)));
+    if let Some((path, n)) = most.filter(|(_, n)| *n >= 100_000) {
+        f.notes
+            .push(format!("`{path}` {n}: the data ends before, so the run is shorter than that"));
+    }
     for (path, what) in NOTHING.iter().filter(|(path, _)| settings.on(path)) {
         f.notes.push(format!("`{path}` has no effect here: {what}"));
     }
@@ -298,8 +331,78 @@ fn reference(settings: &Settings, f: &mut Framework) {
     f.unused_reference = kl == Some(0.0) && settings.get("grpo").is_some();
 }
 
+/// The software whose rates count.
+pub(crate) fn stack(settings: &Settings) -> &'static str {
+    let policy = At { settings, prefix: "policy" };
+    if policy.megatron() { "nemo-rl" } else { "nemo-rl-dtensor" }
+}
+
 /// Are products of training in 8 bits?
 pub(crate) fn trains_in_fp8(settings: &Settings) -> bool {
     let policy = At { settings, prefix: "policy" };
     policy.megatron() && policy.on("megatron_cfg.fp8_cfg.enabled")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nrl_base::SourceMap;
+
+    use super::*;
+
+    fn settings(yaml: &str) -> Settings {
+        let files = BTreeMap::from([("r.yaml".to_string(), yaml.to_string())]);
+        let (settings, found) = nrl_nemo::load(&files, &mut SourceMap::new(), "r.yaml", &[]);
+        settings.unwrap_or_else(|| panic!("{found:#?}"))
+    }
+
+    /// Megatron's `num_layers_in_{first,last}_pipeline_stage`: the layers between are dealt out evenly (94 layers with 11 at
+    /// the end over 8 leave 83 for 7, which do not divide; with 11 at both ends, 72 for 6).
+    #[test]
+    fn layers_of_uneven_stages() {
+        let split = |pp: i64, ends: &str, layers: i64| {
+            let yaml = format!(
+                "policy:\n  megatron_cfg: {{enabled: true, pipeline_model_parallel_size: {pp}, {ends}}}\n"
+            );
+            At { settings: &settings(&yaml), prefix: "policy" }.split(layers)
+        };
+        let both = "num_layers_in_first_pipeline_stage: 11, num_layers_in_last_pipeline_stage: 11";
+        assert_eq!(split(8, both, 94), Some(vec![11, 12, 12, 12, 12, 12, 12, 11]));
+        assert_eq!(split(8, "num_layers_in_last_pipeline_stage: 11", 94), None);
+        assert_eq!(split(4, "num_layers_in_last_pipeline_stage: 6", 27), Some(vec![7, 7, 7, 6]));
+        assert_eq!(split(2, both, 22), Some(vec![11, 11]));
+        assert_eq!(split(4, "sequence_parallel: true", 28), None);
+    }
+
+    #[test]
+    fn models_beside_the_policy_have_a_place() {
+        let yaml = "policy:\n  megatron_cfg: {enabled: true}\nteacher:\n  megatron_cfg: {enabled: false}\n  \
+                    dtensor_cfg: {enabled: true, tensor_parallel_size: 4, activation_checkpointing: true}\n";
+        let text = "recipe r {\n  mesh train = gpus axes (dp: rest)\n  teacher = models.load(\"t\")\n  \
+                    place policy on train by plans.megatron()\n}\n";
+        let out = laid_out(text, &settings(yaml));
+        let lines: Vec<&str> = out.lines().map(str::trim).collect();
+        assert_eq!(lines[4], "mesh on_teacher = gpus axes (fsdp: rest, tp: 4)", "{out}");
+        let place = "place teacher on on_teacher by plans.fsdp() * plans.tensor_parallel() * plans.recomputed()";
+        assert_eq!(lines[5], place, "{out}");
+    }
+
+    #[test]
+    fn settings_become_habits() {
+        let yaml = "policy:\n  train_micro_batch_size: 2\n  logprob_batch_size: 4\n  max_total_sequence_length: 1024\n  \
+                    logprob_chunk_size: 256\n  dtensor_cfg: {enabled: true, cpu_offload: true}\n  generation:\n    \
+                    vllm_cfg: {precision: fp8}\n";
+        let f = framework(&settings(yaml), true);
+        assert!(f.memory.all_on_host && f.memory.tied_to_refit);
+        assert_eq!(f.memory.logits, Some(Some(256)));
+        assert_eq!((f.memory.score_tokens, f.padded), (Some(4096), Some((2, 4))));
+        assert_eq!(f.memory.engine, Some((1.0, 2.0)));
+        let packed = yaml.replace(
+            "policy:\n",
+            "policy:\n  sequence_packing: {enabled: true, logprob_mb_tokens: 8192}\n",
+        );
+        let f = framework(&settings(&packed), false);
+        assert_eq!((f.memory.score_tokens, f.padded), (Some(8192), None));
+    }
 }

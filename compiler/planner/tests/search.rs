@@ -159,13 +159,13 @@ fn pins_are_kept() {
 #[test]
 fn budgets_are_kept() {
     let line = "  assume lengths";
-    let text = LLAMA8.replace(line, &format!("  require peak_memory <= 50 % of device\n{line}"));
+    let text = LLAMA8.replace(line, &format!("  require peak_memory <= 65 % of device\n{line}"));
     let found = searched(&text, &SearchOptions { pins: vec!["pp".into()], ..Default::default() });
     assert!(!found.ranked.is_empty(), "{}", found.text());
     for l in found.ranked.iter().chain(&found.front) {
-        assert!(l.bytes <= 0.5 * l.device, "{}: {} of {}", l.name, l.bytes, l.device);
+        assert!(l.bytes <= 0.65 * l.device, "{}: {} of {}", l.name, l.bytes, l.device);
     }
-    assert!(found.text.contains("require peak_memory <= 50 % of device"));
+    assert!(found.text.contains("require peak_memory <= 65 % of device"));
 }
 
 #[test]

@@ -87,7 +87,10 @@ fn a_report_adds_up() {
         let sum: f64 = s.phases.iter().map(|p| p.seconds.value).sum();
         assert!(sum >= s.seconds.value * 0.999, "{sum} {}", s.seconds.value);
         assert!(s.seconds.low < s.seconds.value && s.seconds.value < s.seconds.high);
-        let hours = s.seconds.value * 100.0 * 16.0 / 3600.0;
+        assert_eq!(s.every.len(), 1, "{:?}", s.every);
+        let more = s.every[0].per_step_seconds.value;
+        assert!((s.average_seconds.value - s.seconds.value - more).abs() < 1e-9);
+        let hours = s.average_seconds.value * 100.0 * 16.0 / 3600.0;
         assert!((r.run.device_hours / hours - 1.0).abs() < 1e-9);
     }
     for m in &r.memory.stages {

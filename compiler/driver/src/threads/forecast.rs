@@ -8,7 +8,7 @@ use nrl_sim::calibration::Threads;
 use nrl_sim::forecast::{Assumed, Estimate, Forecast, Part, Periodic, Phase, Source, Step};
 use nrl_sim::rates::{Compute, Seconds};
 
-use super::{Cast, Task, extern_rewards, on_threads, ranks, tasks};
+use super::{Cast, Task, on_threads, ranks, tasks};
 use crate::forecast::parts;
 use crate::{Assume, Compiled, fits};
 
@@ -35,8 +35,7 @@ pub(crate) fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
         source: threads.source,
         help: help.into(),
     });
-    let mut not_modelled: Vec<String> =
-        extern_rewards(c).iter().map(|name| format!("seconds of the reward `{name}`")).collect();
+    let mut not_modelled = vec![];
     if c.program
         .phases
         .iter()
@@ -84,7 +83,16 @@ fn step(
         tokens = tokens.max(s.count * (s.lengths.prompt + s.lengths.mean));
     }
     let all = tasks(c, assume, &section.step);
-    let phases: Vec<Phase> = all.iter().map(|t| phase(c, threads, t)).collect();
+    let mut phases: Vec<Phase> = all.iter().map(|t| phase(c, threads, t)).collect();
+    let names =
+        |name: &str| c.program.rewards.iter().position(|r| format!("reward {}", r.name) == name);
+    for (p, t) in phases.iter_mut().zip(&all).filter(|(_, t)| t.stage == "reward") {
+        let found = names(&t.name).and_then(|i| crate::forecast::latency(c, i, t.chore.rewards));
+        if let Some((seconds, what)) = found {
+            p.seconds = p.seconds.plus(seconds);
+            assumed.push(what);
+        }
+    }
     let zero = Estimate { source: Source::Counted, ..Estimate::default() };
     let seconds = phases.iter().fold(zero, |sum, p| sum.plus(p.seconds));
     let budget = section.step.iter().find_map(|b| match &b.stage {

@@ -125,22 +125,24 @@ impl Writer<'_> {
             }
             None => ("gpus", "gpus"),
         };
-        let axes = |facts: &Facts, names: &[(&str, &str)]| -> String {
+        let axes = |names: &[(&str, &str)]| -> Vec<String> {
             let axis = |(fact, name): &(&str, &str)| {
-                int(facts, fact).filter(|n| *n > 1).map(|n| format!(", {name}: {n}"))
+                int(self.facts, fact).filter(|n| *n > 1).map(|n| format!("{name}: {n}"))
             };
             names.iter().filter_map(axis).collect()
         };
         if self.has("mesh") {
             let first = if text(self.facts, "plan") == Some("megatron") { "dp" } else { "fsdp" };
-            let train = ["tp", "cp", "pp", "ep", "etp"].map(|name| (name, name));
-            let sizes = axes(self.facts, &train);
-            self.line(format!("mesh train = {trainers} axes ({first}: rest{sizes})"));
+            // Ranks of tensor parallelism stand side by side, stages of a pipeline furthest apart (Megatron's order).
+            let mut sizes = axes(&[("pp", "pp")]);
+            sizes.push(format!("{first}: rest"));
+            sizes.extend(axes(&["cp", "tp", "ep", "etp"].map(|name| (name, name))));
+            self.line(format!("mesh train = {trainers} axes ({})", sizes.join(", ")));
         }
         if self.has("roll") && self.steps() {
-            let roll = [("rtp", "rtp"), ("rpp", "pp"), ("rep", "ep")];
-            let sizes = axes(self.facts, &roll);
-            self.line(format!("mesh roll = {rollers} axes (rep: rest{sizes})"));
+            let mut sizes = vec!["rep: rest".to_string()];
+            sizes.extend(axes(&[("rpp", "pp"), ("rtp", "rtp"), ("rep", "ep")]));
+            self.line(format!("mesh roll = {rollers} axes ({})", sizes.join(", ")));
         }
         self.gap();
     }

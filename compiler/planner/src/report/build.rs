@@ -181,6 +181,7 @@ fn memory(made: &Made<'_>) -> Memory {
         fits: stages.iter().all(|s| s.margin_bytes >= 0.0),
         tightest: tightest.and_then(|t| stages.iter().position(|s| s.name == t)),
         stages,
+        hosts: super::hosts::hosts(c),
     }
 }
 

@@ -60,13 +60,15 @@ pub fn changes(input: &Input<'_>, planned: &Planned) -> Vec<Change> {
     best
 }
 
-/// Seconds of a mean step.
+/// Seconds of a mean step, without what runs now and then.
 fn mean(f: &Forecast) -> f64 {
-    f.total() / f.steps.iter().map(|s| s.steps).sum::<usize>().max(1) as f64
+    let all: f64 = f.steps.iter().map(|s| s.seconds.value * s.steps as f64).sum();
+    all / f.steps.iter().map(|s| s.steps).sum::<usize>().max(1) as f64
 }
 
 fn tried(input: &Input<'_>, base: &Forecast, v: Variant) -> Option<Change> {
     let mut other = input.with_sets(&v.sets);
+    other.assume.steps_alone = true;
     if let Some(text) = &v.text {
         other = other.with_text(text.clone());
     }
@@ -109,8 +111,11 @@ fn same_parts(a: &Forecast, b: &Forecast, gone: Option<&str>) -> bool {
 
 /// Stages whose bytes change by more than 50 MB, the largest change first.
 fn moved(before: &[Memory], after: &[Memory]) -> Vec<MemoryChange> {
+    // Moments beside the stages of a step follow from them.
+    let beside = ["refit ", "evaluate ", "checkpoint "];
     let mut out: Vec<MemoryChange> = before
         .iter()
+        .filter(|b| !beside.iter().any(|word| b.stage.starts_with(word)))
         .filter_map(|b| {
             let bytes = after.iter().find(|a| a.stage == b.stage)?.sum();
             let change =

@@ -235,6 +235,21 @@ pub struct Memory {
     /// Index of the stage with the least left.
     pub tightest: Option<usize>,
     pub stages: Vec<Stage>,
+    pub hosts: Vec<Host>,
+}
+
+/// What waits on each node of a cluster at most.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Host {
+    pub cluster: String,
+    pub nodes: usize,
+    /// Memory of a node; 0 if nobody says.
+    pub node_bytes: f64,
+    pub bytes: f64,
+    /// `enough`, `tight` or `too little`; empty if nobody says how much there is.
+    pub room: String,
+    pub terms: Vec<Term>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

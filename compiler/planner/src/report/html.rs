@@ -275,6 +275,14 @@ fn memory(r: &Report, out: &mut String) {
     }
     *out += "</tbody></table></div>
 ";
+    for h in &r.memory.hosts {
+        let _ = writeln!(
+            out,
+            "<p class=\"note\" data-key=\"host\" data-value=\"{}\">Hosts, {}.</p>",
+            h.bytes,
+            escaped(&super::screen::host(h))
+        );
+    }
 }
 
 fn roofline(r: &Report, out: &mut String) {

@@ -8,6 +8,7 @@ mod changes;
 mod compare;
 mod data;
 mod detail;
+mod hosts;
 mod html;
 mod picture;
 mod screen;

@@ -11,13 +11,15 @@ use super::words::{bytes, count, gib, percent, seconds};
 
 /// Width of all pictures, in their own units.
 const W: f64 = 1040.0;
+/// Colors of terms in the style of the page.
+const COLORS: usize = 14;
 /// Room for names on the left.
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 20.0;
 
 fn svg(height: f64, name: &str, body: &str) -> String {
     format!(
-        "<svg viewBox=\"0 0 {W} {height}\" role=\"img\" aria-label=\"{}\">\n{body}</svg>\n",
+        "<div class=\"wide picture\"><svg viewBox=\"0 0 {W} {height}\" role=\"img\" aria-label=\"{}\">\n{body}</svg></div>\n",
         escaped(name)
     )
 }
@@ -174,7 +176,7 @@ pub fn memory_over_time(r: &Report, s: &Step, on: &[&str]) -> String {
         let (x, w) = (LEFT + p.start_seconds * scale, p.seconds.value * scale);
         let mut sum = 0.0;
         for t in &m.terms {
-            let class = names.iter().position(|n| *n == t.name).unwrap_or(0) % 8;
+            let class = names.iter().position(|n| *n == t.name).unwrap_or(0) % COLORS;
             let title = format!("{}, {}: {} GiB ({})", m.name, t.name, gib(t.bytes), t.how);
             let from = y(sum + t.bytes);
             out += &rect([x, from, w, y(sum) - from], &format!("t{class}"), &title);
@@ -223,7 +225,7 @@ pub fn memory(r: &Report) -> String {
         let w = slot * 0.86;
         let mut sum = 0.0;
         for t in &s.terms {
-            let class = names.iter().position(|n| *n == t.name).unwrap_or(0) % 8;
+            let class = names.iter().position(|n| *n == t.name).unwrap_or(0) % COLORS;
             let title = format!("{}, {}: {} GiB ({})", s.name, t.name, gib(t.bytes), t.how);
             let from = y(sum + t.bytes);
             out += &rect([x + slot * 0.07, from, w, y(sum) - from], &format!("t{class}"), &title);
@@ -244,7 +246,7 @@ pub fn memory(r: &Report) -> String {
     out += &text(left + 4.0, line - 5.0, "soft", "start", &said);
     for (i, name) in names.iter().enumerate() {
         let v = top + 14.0 + 19.0 * i as f64;
-        out += &rect([right + 24.0, v - 10.0, 12.0, 12.0], &format!("t{}", i % 8), name);
+        out += &rect([right + 24.0, v - 10.0, 12.0, 12.0], &format!("t{}", i % COLORS), name);
         out += &text(right + 42.0, v, "", "start", name);
     }
     let legend = top + 14.0 + 19.0 * names.len() as f64;

@@ -301,6 +301,18 @@ fn heading(name: &str) -> &str {
     }
 }
 
+/// Terms that have a column of their own while there is room for any.
+const MAIN: &[&str] = &[
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "kv",
+    "kv, one sequence",
+    "loss",
+    "logits",
+];
+
 /// Terms of all stages in the order they come in, each with its heading; the smallest ones share a column
 /// where there is no room.
 fn columns(r: &Report, room: usize) -> (Vec<String>, bool) {
@@ -319,8 +331,12 @@ fn columns(r: &Report, room: usize) -> (Vec<String>, bool) {
     let mut folded = false;
     while wide(&names) + if folded { 8 } else { 0 } > room && names.len() > 1 {
         folded = true;
-        let least = names.iter().map(|(_, b)| *b).fold(f64::INFINITY, f64::min);
-        let Some(at) = names.iter().position(|(_, b)| *b == least) else { break };
+        // What trainers and engines are made of stays as long as there is anything else, weights to the end.
+        let rank = |n: &str| usize::from(MAIN.contains(&n)) + usize::from(n == "weights");
+        let least = names.iter().enumerate().min_by(|(_, (n, x)), (_, (m, y))| {
+            rank(n).cmp(&rank(m)).then(x.total_cmp(y))
+        });
+        let Some((at, _)) = least else { break };
         names.remove(at);
     }
     (names.into_iter().map(|(n, _)| n).collect(), folded)
@@ -335,7 +351,11 @@ fn memory(r: &Report, width: usize) -> String {
     let m = &r.memory;
     let mut out = String::new();
     if let Some(first) = m.stages.first() {
-        let shown = |s: &Stage| format!("{}{}", s.name, short(s));
+        let saves = m.stages.iter().filter(|s| s.name.starts_with("checkpoint ")).count();
+        let shown = |s: &Stage| match s.name.starts_with("checkpoint ") && saves == 1 {
+            true => format!("checkpoint{}", short(s)),
+            false => format!("{}{}", s.name, short(s)),
+        };
         let name = m.stages.iter().map(|s| shown(s).chars().count()).max().unwrap_or(0).max(8) + 2;
         let tail = 29 + 14;
         let (names, folded) = columns(r, width.saturating_sub(2 + name + tail));
@@ -377,6 +397,9 @@ fn memory(r: &Report, width: usize) -> String {
                 gib(s.margin_bytes)
             );
         }
+        for h in &m.hosts {
+            out += &block("  host", &host(h), width);
+        }
         out += &block("  fits", &verdict(r), width).replacen(
             "  fits",
             if m.fits { "  fits" } else { "  FAILS" },
@@ -384,6 +407,19 @@ fn memory(r: &Report, width: usize) -> String {
         );
     }
     out
+}
+
+/// `per node: optimizer of policy 106 GB + .. = 247 GB of 2,048`.
+pub(super) fn host(h: &Host) -> String {
+    let giga = |b: f64| thousands(b / 1e9);
+    let terms: Vec<String> =
+        h.terms.iter().map(|t| format!("{} {}", t.name, giga(t.bytes))).collect();
+    let has = match h.room.as_str() {
+        "" => String::new(),
+        "enough" => format!(" of {}", giga(h.node_bytes)),
+        room => format!(" of {}: {}", giga(h.node_bytes), room.to_uppercase()),
+    };
+    format!("per node at most: {} = {} GB{has}", terms.join(" + "), giga(h.bytes))
 }
 
 /// Whether it fits, by how much, and which term decides.

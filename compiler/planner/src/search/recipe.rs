@@ -53,7 +53,7 @@ impl Recipe {
         let (_, found) = nrl_driver::check(&watched, &mut sources, &input.path, &input.options);
         Recipe {
             text: input.text.clone(),
-            assume: input.assume.clone(),
+            assume: Assume { steps_alone: true, ..input.assume.clone() },
             path: input.path.clone(),
             options: input.options.clone(),
             files: watched.read.into_inner(),

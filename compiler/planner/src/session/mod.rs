@@ -254,6 +254,13 @@ fn told(found: &[Diagnostic], sources: &SourceMap) -> String {
     if errors.is_empty() { "it does not compile".into() } else { errors.join("\n") }
 }
 
+/// Is it a moment beside the stages of a step, and the fullest of neither plan?
+fn aside(a: &Report, b: &Report, stage: &str) -> bool {
+    let fullest = |r: &Report| r.memory.tightest.is_some_and(|i| r.memory.stages[i].name == stage);
+    let first = stage.split(' ').next().unwrap_or(stage);
+    matches!(first, "refit" | "evaluate" | "checkpoint") && !fullest(a) && !fullest(b)
+}
+
 /// What two plans differ in: layouts, seconds, the fullest stages, and whether it fits.
 fn changed(a: &Report, b: &Report) -> String {
     let mut lines = vec![];
@@ -274,6 +281,7 @@ fn changed(a: &Report, b: &Report) -> String {
     for row in rows.iter().filter(|r| r.matters()) {
         let name = match row.of.as_str() {
             "step" | "phase" => row.name.clone(),
+            "memory" if aside(a, b, &row.name) => continue,
             "memory" => format!("memory of {}", row.name),
             "run" => format!("{} in {}", row.name, row.unit.replace("device", "GPU")),
             _ => continue,

@@ -12,7 +12,7 @@ use super::phases::{Moment, Order, Parts, What, moments};
 use super::{Memory, Place, Setup, Term, When};
 
 /// Steps after which periods have shown all they do.
-const FAR: usize = 20_000;
+const FAR: usize = 2_000;
 
 /// A generator, its samples and the update that shares its devices.
 struct Pair<'a> {
