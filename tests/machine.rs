@@ -78,3 +78,13 @@ fn a_run_is_beside_the_forecast_of_its_recipe() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.err.contains("`--recipe FILE`"), "{}", ran.err);
 }
+
+/// A check decides budgets of time by what was measured, as a plan does: a machine of a thousand FLOP/s keeps none.
+#[test]
+fn checks_read_what_was_measured() {
+    let b = bench();
+    b.write("r.nrl", recipe(&[]).replacen("  step {", "  require step_time < 1 h\n  step {", 1));
+    b.run(&["check", "r.nrl"]).succeeds();
+    b.write("config/nrlc/calibration.json", MEASURED.replace("\"flops\": 1e11", "\"flops\": 1e3"));
+    b.run(&["check", "r.nrl"]).fails("requirement-fails", &["step_time < 1 h", "a box"]);
+}

@@ -137,7 +137,7 @@ impl<'f> Input<'f> {
         if let (Some(settings), _) = loader.load(sources, &request.path, &request.overrides) {
             text = nemo::laid_out(&text, &settings);
             // Before 0.4 the optimizer's state left the devices on the way of new weights alone (its PR 1159).
-            let framework = nemo::framework(&settings, request.version == Version::V0_3);
+            let framework = nemo::framework(&settings, &text, request.version == Version::V0_3);
             let fp8 = nemo::trains_in_fp8(&settings);
             for assume in [&mut self.options.assume, &mut self.assume] {
                 assume.framework = framework.clone();

@@ -80,7 +80,7 @@ impl At<'_> {
             all.push("plans.context_parallel()");
         }
         if self.cuts("ep") {
-            all.push("experts_apart()");
+            all.push("plans.expert_parallel()");
         }
         if self.on("dtensor_cfg.sequence_parallel") && self.cuts("tp") {
             all.push("tokens_apart()");
@@ -125,7 +125,7 @@ pub(crate) fn laid_out(text: &str, settings: &Settings) -> String {
             if let (Some((place, _)), false) = (line.split_once(" by "), policy.megatron()) {
                 line = format!("{place} by {}", policy.plan());
             }
-            if let Some(split) = &split {
+            if let Some(split) = split.as_ref().filter(|_| !line.contains("split:")) {
                 let parts: Vec<String> = split.iter().map(i64::to_string).collect();
                 let argument = format!("split: [{}]", parts.join(", "));
                 line = with_argument(&line, &argument);
@@ -146,10 +146,8 @@ pub(crate) fn laid_out(text: &str, settings: &Settings) -> String {
         out += &line;
         out.push('\n');
     }
-    for (name, rule) in [("experts_apart", "expert: @ep"), ("tokens_apart", "tok: @tp")] {
-        if out.contains(&format!("{name}()")) {
-            out += &format!("\nplan {name}() {{\n  {rule}\n}}\n");
-        }
+    if out.contains("tokens_apart()") {
+        out += "\nplan tokens_apart() {\n  tok: @tp\n}\n";
     }
     out
 }
@@ -204,13 +202,21 @@ fn with_argument(line: &str, argument: &str) -> String {
 }
 
 /// The habits that settings give the framework.
-pub(crate) fn framework(settings: &Settings, before_0_4: bool) -> Framework {
+pub(crate) fn framework(settings: &Settings, text: &str, before_0_4: bool) -> Framework {
     let policy = At { settings, prefix: "policy" };
     let mut f = Framework {
         memory: Habits { tied_to_refit: before_0_4, ..Habits::default() },
         ..Framework::default()
     };
     stored(&policy, &mut f);
+    // Adapters that are lines are in the plan.
+    if text.contains("= lora(") {
+        f.memory.adapters = None;
+    }
+    if f.memory.adapters.is_some() {
+        let said = "adapters: memory is that of adapters, seconds are those of all weights";
+        f.notes.push(said.into());
+    }
     scored(&policy, &mut f);
     sampled(&policy, &mut f);
     batched(&policy, &mut f);
@@ -260,10 +266,6 @@ fn stored(policy: &At<'_>, f: &mut Framework) {
     }
     if policy.on("dtensor_cfg.lora_cfg.enabled") {
         f.memory.adapters = policy.int("dtensor_cfg.lora_cfg.dim").map(|n| n as f64);
-    }
-    if f.memory.adapters.is_some() {
-        f.notes
-            .push("adapters: memory is that of adapters, seconds are those of all weights".into());
     }
 }
 
@@ -393,7 +395,7 @@ mod tests {
         let yaml = "policy:\n  train_micro_batch_size: 2\n  logprob_batch_size: 4\n  max_total_sequence_length: 1024\n  \
                     logprob_chunk_size: 256\n  dtensor_cfg: {enabled: true, cpu_offload: true}\n  generation:\n    \
                     vllm_cfg: {precision: fp8}\n";
-        let f = framework(&settings(yaml), true);
+        let f = framework(&settings(yaml), "", true);
         assert!(f.memory.all_on_host && f.memory.tied_to_refit);
         assert_eq!(f.memory.logits, Some(Some(256)));
         assert_eq!((f.memory.score_tokens, f.padded), (Some(4096), Some((2, 4))));
@@ -402,7 +404,7 @@ mod tests {
             "policy:\n",
             "policy:\n  sequence_packing: {enabled: true, logprob_mb_tokens: 8192}\n",
         );
-        let f = framework(&settings(&packed), false);
+        let f = framework(&settings(&packed), "", false);
         assert_eq!((f.memory.score_tokens, f.padded), (Some(8192), None));
     }
 }

@@ -333,9 +333,10 @@ fn columns(r: &Report, room: usize) -> (Vec<String>, bool) {
         folded = true;
         // What trainers and engines are made of stays as long as there is anything else, weights to the end.
         let rank = |n: &str| usize::from(MAIN.contains(&n)) + usize::from(n == "weights");
-        let least = names.iter().enumerate().min_by(|(_, (n, x)), (_, (m, y))| {
-            rank(n).cmp(&rank(m)).then(x.total_cmp(y))
-        });
+        let least = names
+            .iter()
+            .enumerate()
+            .min_by(|(_, (n, x)), (_, (m, y))| rank(n).cmp(&rank(m)).then(x.total_cmp(y)));
         let Some((at, _)) = least else { break };
         names.remove(at);
     }
