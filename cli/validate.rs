@@ -51,6 +51,9 @@ pub struct ValidateArgs {
     /// Fits rates to every second run of each source and predicts the others
     #[arg(long, conflicts_with_all = ["fit", "fit_on"])]
     pub half: bool,
+    /// Predicts the rows of each publisher with rates fitted to those of all others
+    #[arg(long, conflicts_with_all = ["fit", "fit_on", "half", "tables"])]
+    pub leave_one_out: bool,
 }
 
 /// How findings are printed.
@@ -143,7 +146,8 @@ fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
             rows.extend(read(&text).map_err(told)?);
         }
     }
-    if !steps.lines.is_empty() && (args.half || args.fit.is_some() || args.fit_on.is_some()) {
+    let fits = args.half || args.leave_one_out || args.fit.is_some() || args.fit_on.is_some();
+    if !steps.lines.is_empty() && fits {
         return Err("rates are fitted to tables of single values, not to whole steps".into());
     }
     if rows.is_empty() && !steps.lines.is_empty() {
@@ -164,9 +168,12 @@ fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
     if args.half {
         let all = Table::new(rows.clone());
         let odd = |r: &Row| fit::half(r);
-        let fitted = tables.with(calibrate::tables(&all, "half", &odd).entries);
+        let fitted = calibrate::tables(&all, "half", &odd);
         let rest = Table::new(rows.into_iter().filter(|r| !fit::half(r)).collect());
         return Ok(Verdict::of(&rest, &fitted));
+    }
+    if args.leave_one_out {
+        return Ok(Verdict::left_out(&Table::new(rows)));
     }
     if let (Some(on), Some(test)) = (&args.fit_on, &args.test_on) {
         let tested = |r: &Row| r.source.contains(test.as_str());

@@ -1,7 +1,7 @@
 //! Damped least squares in logarithms: positive numbers fitted to what was measured.
 //!
 //! In: a function from logarithms of the numbers to `log(predicted / measured)` of each goal, weights, where the search
-//! starts and between what it stays. Out: the logarithms with the smallest error. Goals that are far off count in proportion
+//! starts, where numbers are held and between what they stay. Out: the logarithms with the smallest error. Goals that are far off count in proportion
 //! and not by their square; a number that no goal tells stays where it was (Levenberg 1944, Marquardt 1963).
 
 /// Errors beyond this share count in proportion, not by their square.
@@ -9,20 +9,26 @@ pub const USUAL: f64 = 0.05;
 
 /// What is to be fitted.
 pub struct Problem<'a> {
-    /// `log(predicted / measured)` of every goal.
-    pub off: &'a dyn Fn(&[f64]) -> Vec<f64>,
+    /// `log(predicted / measured)` of a goal.
+    pub off: &'a (dyn Fn(&[f64], usize) -> f64 + Sync),
     /// How much each goal counts.
     pub weights: &'a [f64],
-    /// Logarithms to start from, which of them may move, and the least and most of each number.
+    /// Goals that a number moves; those of the others need not be looked at.
+    pub touches: &'a [Vec<usize>],
+    /// Logarithms to start from, and the least and most of each.
     pub start: Vec<f64>,
-    pub moves: Vec<bool>,
     pub bounds: &'a [(f64, f64)],
-    /// Moving a number by a factor of e costs as much as a goal that is off by this many times [`USUAL`].
-    pub stay: f64,
+    /// Where each number is held, and how: moving it by a factor of e costs as much as a goal that is off by this many
+    /// times [`USUAL`].
+    pub held: &'a [f64],
+    pub stay: &'a [f64],
     /// Rounds at most; a round that gains less than this share is the last.
     pub rounds: usize,
     pub enough: f64,
 }
+
+/// Numbers that move a goal, with its change per change of each.
+type Slopes = Vec<Vec<(usize, f64)>>;
 
 impl Problem<'_> {
     /// The logarithms with the smallest error.
@@ -55,56 +61,65 @@ impl Problem<'_> {
     }
 
     fn offs(&self, at: &[f64]) -> Vec<f64> {
-        (self.off)(at).iter().map(|x| x / USUAL).collect()
+        (0..self.weights.len()).map(|i| (self.off)(at, i) / USUAL).collect()
     }
 
     /// Squares near zero, in proportion far from it.
     fn cost(&self, off: &[f64], at: &[f64]) -> f64 {
         let goals = self.weights.iter().zip(off);
         let goals = goals.map(|(w, e)| w * 2.0 * ((1.0 + e * e).sqrt() - 1.0));
-        let moved = at.iter().zip(&self.start).map(|(x, s)| (self.stay * (x - s)).powi(2));
+        let held = at.iter().zip(self.held).zip(self.stay);
+        let moved = held.map(|((x, from), stay)| (stay * (x - from)).powi(2));
         goals.sum::<f64>() + moved.sum::<f64>()
     }
 
-    /// Change of each goal's error with each number.
-    fn slopes(&self, at: &[f64], off: &[f64]) -> Vec<Vec<f64>> {
+    /// Change of each goal's error with each number, found on all cores.
+    fn slopes(&self, at: &[f64], off: &[f64]) -> Slopes {
         let d = 1e-3;
-        let one = |k: usize| {
-            if !self.moves[k] {
-                return vec![0.0; off.len()];
-            }
+        let numbers: Vec<usize> = (0..at.len()).collect();
+        let one = |k: &usize| -> Vec<f64> {
             let mut moved = at.to_vec();
-            moved[k] += d;
-            self.offs(&moved).iter().zip(off).map(|(a, b)| (a - b) / d).collect()
+            moved[*k] += d;
+            let change = |i: &usize| ((self.off)(&moved, *i) / USUAL - off[*i]) / d;
+            self.touches[*k].iter().map(change).collect()
         };
-        (0..at.len()).map(one).collect()
+        let columns = nrl_driver::each(&numbers, &one);
+        let mut slopes: Slopes = vec![vec![]; off.len()];
+        for (k, column) in columns.into_iter().enumerate() {
+            for (i, slope) in self.touches[k].iter().zip(column) {
+                if slope != 0.0 {
+                    slopes[*i].push((k, slope));
+                }
+            }
+        }
+        slopes
     }
 
-    fn step(&self, slopes: &[Vec<f64>], off: &[f64], at: &[f64], damping: f64) -> Vec<f64> {
+    fn step(&self, slopes: &Slopes, off: &[f64], at: &[f64], damping: f64) -> Vec<f64> {
         let n = at.len();
-        let weights: Vec<f64> =
-            self.weights.iter().zip(off).map(|(w, e)| w / (1.0 + e * e).sqrt()).collect();
-        let dot = |a: &[f64], b: &[f64]| -> f64 {
-            a.iter().zip(b).zip(&weights).map(|((x, y), w)| x * y * w).sum()
-        };
-        let keep = self.stay * self.stay;
         let mut m = vec![vec![0.0; n + 1]; n];
-        for i in 0..n {
-            for j in 0..n {
-                m[i][j] = dot(&slopes[i], &slopes[j]);
+        for ((row, e), weight) in slopes.iter().zip(off).zip(self.weights) {
+            let w = weight / (1.0 + e * e).sqrt();
+            for (i, x) in row {
+                for (j, y) in row {
+                    m[*i][*j] += w * x * y;
+                }
+                m[*i][n] -= w * x * e;
             }
-            m[i][n] = -dot(&slopes[i], off) - keep * (at[i] - self.start[i]);
-            m[i][i] = m[i][i] * (1.0 + damping) + keep + 1e-9;
+        }
+        for (i, row) in m.iter_mut().enumerate() {
+            let keep = self.stay[i] * self.stay[i];
+            row[n] -= keep * (at[i] - self.held[i]);
+            row[i] = row[i] * (1.0 + damping) + keep + 1e-9;
         }
         solved(m)
     }
 
     fn clamped(&self, at: &[f64], step: &[f64]) -> Vec<f64> {
-        let one = |k: usize| match (self.moves[k], self.bounds[k]) {
-            (true, (low, high)) => (at[k] + step[k].clamp(-1.5, 1.5)).clamp(low.ln(), high.ln()),
-            (false, _) => at[k],
+        let one = |((x, s), (low, high)): ((&f64, &f64), &(f64, f64))| {
+            (x + s.clamp(-1.5, 1.5)).clamp(*low, *high)
         };
-        (0..at.len()).map(one).collect()
+        at.iter().zip(step).zip(self.bounds).map(one).collect()
     }
 }
 

@@ -89,6 +89,41 @@ fn published() -> Option<Vec<Row>> {
     Some(read(&text).expect("a table"))
 }
 
+/// Published figures of runs that no table was fitted to, with their sources.
+const ELSEWHERE: &str = include_str!("fixtures/published.csv");
+
+#[test]
+fn runs_that_were_never_fitted() {
+    let v = verdict(read(ELSEWHERE).expect("a table"));
+    assert_eq!(v.not_said, 0, "{}", v.text(true));
+    let mut errors: Vec<f64> = v.lines.iter().filter_map(|l| l.error).map(f64::abs).collect();
+    errors.sort_by(f64::total_cmp);
+    let (middle, most) = (errors[errors.len() / 2], errors[errors.len() - 1]);
+    assert!(middle <= 0.15 && most <= 0.4, "{}", v.text(true));
+}
+
+/// Where the rows of a publisher are left out, what they are predicted from does not know them.
+#[test]
+fn a_publisher_that_is_left_out_is_not_fitted() {
+    let of = |source: &str, gpus: usize, seconds: f64| {
+        format!(
+            "{source} table {gpus},pretrain,gpt-x,24,2048,16,16,128,8192,51200,,,,A100,{gpus},1,1,1,1,1,{gpus},,,full,,2,{},1024,fp16,Megatron-DeepSpeed,iter_time,{seconds},s,",
+            4 * gpus
+        )
+    };
+    let rows = |odd: f64| {
+        table(&[&of("one", 8, 1.0), &of("one", 16, 1.05), &of("two", 8, odd), &of("two", 16, odd)])
+    };
+    let says = |odd: f64| -> Vec<f64> {
+        let v = Verdict::left_out(&Table::new(rows(odd)));
+        v.lines.iter().filter_map(|l| l.predicted).collect()
+    };
+    let (a, b) = (says(1.0), says(3.0));
+    // `two` is told by `one` alone, `one` by what `two` took.
+    assert_eq!(a[2..], b[2..]);
+    assert!(b[0] > 1.02 * a[0], "{a:?} {b:?}");
+}
+
 #[test]
 fn published_rows() {
     let Some(rows) = published() else {

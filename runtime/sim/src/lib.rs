@@ -5,6 +5,7 @@
 //! plans that an engine would run, and generation from events over a law of lengths; nothing is measured and nothing runs.
 
 pub mod calibration;
+pub mod effects;
 pub mod forecast;
 pub mod generate;
 pub mod lengths;
@@ -15,6 +16,7 @@ pub mod rates;
 pub mod refit;
 pub mod rl_step;
 pub mod rollout;
+pub mod style;
 pub mod tables;
 pub mod threads;
 pub mod train;

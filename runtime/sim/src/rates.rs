@@ -25,12 +25,13 @@ pub enum Compute {
 pub struct Rates {
     /// Share of the data sheet's FLOP/s that large products reach.
     pub product: f64,
-    /// Size of each of the three dims of a product at which it takes twice as long as its FLOPs ask
+    /// Size of the rows and columns of a product at which it takes twice as long as its FLOPs ask
     /// for, on a device of 312 TFLOP/s; in proportion on faster ones.
     pub half: f64,
     /// Share of the gain of 8 and 4 bits that products keep.
     pub low: f64,
-    /// Share of the FLOP/s that attention reaches, on the half of the square that causal attention needs.
+    /// Share of the FLOP/s that attention reaches over a long context, on the half of the square that causal
+    /// attention needs.
     pub attention: f64,
     /// Bytes that attention moves per score, forward; twice that backward. 0 where scores stay on the chip; where
     /// they do not, the whole square is computed.
@@ -41,6 +42,10 @@ pub struct Rates {
     pub launch: f64,
     /// Seconds that each pass of a layer of experts waits for the host to read where rows went.
     pub routing: f64,
+    /// Launches besides, per expert of a product of experts: 0 where one kernel does all of them.
+    pub each: f64,
+    /// Times the passes over logits move what a fused loss moves.
+    pub logits: f64,
     /// Share of the links' bytes/s that collectives reach.
     pub link: f64,
     pub network: f64,
@@ -57,6 +62,8 @@ pub struct Rates {
     pub handover: f64,
     /// Times the optimizer's bytes cross the memory.
     pub update: f64,
+    /// Seconds per parameter of an optimizer on the host; 0 where the device has it.
+    pub offload: f64,
     /// Seconds of a step besides all of this.
     pub fixed: f64,
     /// Bytes of a number in products.
@@ -78,6 +85,8 @@ impl Default for Rates {
             memory: 0.6,
             launch: 10e-6,
             routing: 2e-4,
+            each: 0.0,
+            logits: 1.0,
             link: 0.65,
             network: 0.65,
             ports: 0.8,
@@ -87,6 +96,7 @@ impl Default for Rates {
             tensor_overlap: 0.0,
             handover: 50e-6,
             update: 1.0,
+            offload: 0.0,
             fixed: 0.01,
             operand: 2.0,
             inline: false,
@@ -138,6 +148,13 @@ pub struct Speed<'a> {
     pub compute: Compute,
 }
 
+/// Attention takes twice as long as its FLOPs ask for over so many tokens, on a device of 989 TFLOP/s; in proportion on
+/// faster ones (forward passes of FlashAttention-3 over 2 to 16 thousand tokens, Shah et al. 2024, figure 5).
+const SHORT: f64 = 560.0;
+
+/// Share of the memory's bytes/s at which products read and write, whatever other passes reach.
+const STREAM: f64 = 0.75;
+
 /// How sharply a pass takes the longer of what the device and the host need: the exponent of a norm.
 const SHARP: f64 = 8.0;
 
@@ -166,6 +183,9 @@ impl Speed<'_> {
             match &item.kind {
                 Kind::Product { m, n: columns, k, batch } => {
                     out.product += n * self.product(*m, *columns, *k, *batch);
+                    if *batch > 1.0 {
+                        kernels += n * batch * self.rates.each;
+                    }
                 }
                 Kind::Attention { .. } => out.attention += self.attention(item),
                 Kind::Memory { bytes } => out.memory += n * bytes / self.memory(),
@@ -204,12 +224,20 @@ impl Speed<'_> {
         self.machine.bandwidth * self.rates.memory
     }
 
-    /// Seconds of a product: small dims leave units idle, and operands cross the memory.
+    /// Seconds of a product: few rows or columns leave units idle, operands cross the memory, and what a tile has
+    /// summed is written when it is done. Threads write while they compute.
     pub fn product(&self, m: f64, n: f64, k: f64, batch: f64) -> f64 {
-        let idle = self.rates.half * self.machine.flops / 312e12 * (1.0 / m + 1.0 / n + 1.0 / k);
+        let inline = self.rates.inline;
+        let stream = self.machine.bandwidth * self.rates.memory.max(STREAM);
+        let (memory, ends) = match inline {
+            true => (self.memory(), 1.0 / k),
+            false => (stream, 0.0),
+        };
+        let idle = self.rates.half * self.machine.flops / 312e12 * (1.0 / m + 1.0 / n + ends);
         let seconds = 2.0 * m * n * k / (self.peak() * self.rates.product) * (1.0 + idle);
+        let written = if inline { 0.0 } else { self.rates.operand * m * n / memory };
         let bytes = self.rates.operand * (m * k + k * n + m * n);
-        batch * f64::max(seconds, bytes / self.memory())
+        batch * f64::max(seconds + written, bytes / memory)
     }
 
     /// Seconds of attention; where scores go to memory, those of the whole square do.
@@ -218,8 +246,11 @@ impl Speed<'_> {
             return 0.0;
         };
         let half = item.flops() / (self.machine.flops * self.rates.attention);
-        if self.rates.scores == 0.0 {
+        if self.rates.inline {
             return half;
+        }
+        if self.rates.scores == 0.0 {
+            return half * (1.0 + SHORT * self.machine.flops / 989e12 / context.max(1.0));
         }
         let scores = 2.0 * context * tokens * heads * if *backward { 2.0 } else { 1.0 };
         2.0 * half + item.count * scores * self.rates.scores / self.memory()

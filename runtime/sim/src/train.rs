@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::machine::{self, Group};
 use crate::pipeline::{Chunk, Pipeline};
-use crate::rates::{Compute, Seconds, Speed};
+use crate::rates::{Compute, Rates, Seconds, Speed};
 use crate::work::{Collective, Item, Kind, Region, Work};
 
 /// A pass, or an update, to be timed: what a plan gives, without the plan.
@@ -135,7 +135,10 @@ impl Job {
             let sent: f64 = update.sums.iter().map(|s| s.seconds(speed, &group)).sum();
             // Beside the backward pass of the last micro-batch.
             took.gradients = exposed(sent, busiest.backward.sum(), speed.rates.overlap);
-            took.optimizer = update.state * update.bytes * speed.rates.update / speed.memory();
+            took.optimizer = match speed.rates.offload {
+                0.0 => update.state * update.bytes * speed.rates.update / speed.memory(),
+                each => update.state * each,
+            };
         }
         took.seconds = span.seconds + took.gradients + took.optimizer + took.fixed;
         took.times(speed.rates.factor)
@@ -183,7 +186,10 @@ impl Job {
         let work = &self.work;
         let before = self.each(&work.before, speed);
         // Head and loss stay in 16 bits.
-        let after = self.each(&work.after, &Speed { compute: Compute::Bf16, ..*speed });
+        let memory = speed.rates.memory / speed.rates.logits;
+        let rates = Rates { memory, ..speed.rates.clone() };
+        let after = Speed { compute: Compute::Bf16, rates: &rates, ..*speed };
+        let after = self.each(&work.after, &after);
         let layers: Vec<(usize, Each)> =
             work.layers.iter().map(|l| (l.count, self.each(&l.each, speed))).collect();
         let split = self.split.as_deref().unwrap_or_default();

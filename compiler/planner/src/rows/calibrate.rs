@@ -1,112 +1,83 @@
 //! Calibration tables fitted to measured rows.
 //!
-//! In: a table, which of its rows to take. Out: an entry per device and family of stacks, with factors for what a
-//! family's versions, number types and models take more. Fits go from all rows to those of a device, of a family, of a family on a
-//! device; each starts from the one before, so that few rows change little.
+//! In: a table, which of its rows to take. Out: effects that all rows tell together, an entry per family of stacks and device with the
+//! rates that they give it, and factors for what a family's versions, number types and models take more. Effects and
+//! factors are found in turn.
 
 use std::collections::BTreeMap;
 
-use nrl_sim::rates::{Compute, Rates};
-use nrl_sim::tables::{Entry, Tables, Traits, family};
+use nrl_sim::effects::{self, Effects};
+use nrl_sim::rates::Compute;
+use nrl_sim::style::{family, version};
+use nrl_sim::tables::{Entry, Tables, Traits};
 
 use super::fit::{Goal, fit, goals};
 use super::{Row, Table};
 use crate::least::solved;
 
-/// Rows of one source beyond this many count less each, so that together they count as many.
-const MANY: f64 = 40.0;
+type Factors = BTreeMap<String, f64>;
 
 /// Tables fitted to the rows of `table` that `take` accepts.
-pub fn tables(table: &Table, version: &str, take: &dyn Fn(&Row) -> bool) -> Tables {
-    let all: Vec<Goal<'_>> = goals(table).into_iter().filter(|g| take(g.row)).collect();
-    let groups = grouped(&all, |g| family(&g.case.asked.stack).to_string());
-    let common = fit(&weighed(&all), &Rates::default(), 1.0);
-    let mut entries = vec![];
-    let mut devices: BTreeMap<String, Rates> = BTreeMap::new();
-    for (device, goals) in grouped(&all, |g| g.case.update.machine.name.clone()) {
-        devices.insert(device, fit(&weighed(&goals), &common, 1.5));
+pub fn tables(table: &Table, name: &str, take: &dyn Fn(&Row) -> bool) -> Tables {
+    let mut all: Vec<Goal<'_>> = goals(table).into_iter().filter(|g| take(g.row)).collect();
+    let measured: Vec<f64> = all.iter().map(|g| g.seconds).collect();
+    let mut effects = fit(&all, &Effects::new(), 14);
+    let mut versions: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for g in &all {
+        let stack = &g.case.asked.stack;
+        versions.entry(family(stack).to_string()).or_default().push(version(stack));
     }
-    for (stack, goals) in groups {
-        let scores = if unfused(&stack) { 8.0 } else { 0.0 };
-        let each = grouped(&goals, |g| g.case.update.machine.name.clone());
-        // A stack on one device starts from what other stacks reach there.
-        let from = match &each.iter().collect::<Vec<_>>()[..] {
-            [(device, _)] => devices.get(*device).unwrap_or(&common),
-            _ => &common,
-        };
-        entries.extend(stack_entries(&stack, &goals, &Rates { scores, ..from.clone() }));
-    }
-    for (device, goals) in grouped(&all, |g| g.case.update.machine.name.clone()) {
-        let rates = devices.remove(&device).unwrap_or_default();
-        entries.push(entry(&device, "any", &goals, rates, BTreeMap::new()));
-    }
-    entries.push(entry("any", "any", &all, common, BTreeMap::new()));
-    Tables { version: version.to_string(), entries }
-}
-
-/// How much rates are held where they began when `rows` are fitted: the fewer the rows, the more.
-fn hold(rows: usize) -> f64 {
-    (40.0 / rows as f64).sqrt().clamp(0.3, 1.5)
-}
-
-/// Scores of attention went through memory in these: their kernels were not fused.
-fn unfused(stack: &str) -> bool {
-    matches!(stack, "megatron-deepspeed" | "megatron-2022")
-}
-
-/// Entries of one family: one per device, and one for devices that nobody measured it on.
-fn stack_entries(stack: &str, goals: &[Goal<'_>], from: &Rates) -> Vec<Entry> {
-    let mut goals = weighed(goals);
-    let measured: Vec<f64> = goals.iter().map(|g| g.seconds).collect();
-    let mut rates = fit(&goals, from, hold(goals.len()));
-    let mut factors = BTreeMap::new();
-    let versions: Vec<&str> = goals.iter().map(|g| g.case.asked.stack.as_str()).collect();
-    if versions.iter().any(|v| *v != versions[0]) {
-        // Rates and factors in turn.
-        for _ in 0..2 {
-            for (g, seconds) in goals.iter_mut().zip(&measured) {
-                g.seconds = *seconds;
-            }
-            factors = effects(&goals, &rates);
-            for g in &mut goals {
-                g.seconds /= traits(g).sum(&factors).exp();
-            }
-            rates = fit(&goals, from, hold(goals.len()));
+    let several = |v: &Vec<&str>| v.iter().any(|x| *x != v[0]);
+    let apart: Vec<String> =
+        versions.iter().filter(|(_, v)| several(v)).map(|(f, _)| f.clone()).collect();
+    let mut found: BTreeMap<String, Factors> = BTreeMap::new();
+    for _ in 0..if apart.is_empty() { 0 } else { 2 } {
+        for (g, seconds) in all.iter_mut().zip(&measured) {
+            g.seconds = *seconds;
         }
+        for stack in &apart {
+            let own: Vec<Goal<'_>> =
+                all.iter().filter(|g| family(&g.case.asked.stack) == stack).copied().collect();
+            found.insert(stack.clone(), factors(&own, &effects));
+        }
+        for g in &mut all {
+            if let Some(f) = found.get(family(&g.case.asked.stack)) {
+                g.seconds /= traits(g).sum(f).exp();
+            }
+        }
+        effects = fit(&all, &effects, 5);
     }
-    let mut out = vec![];
-    let each = grouped(&goals, |g| g.case.update.machine.name.clone());
-    for (device, own) in &each {
-        let own_rates =
-            if each.len() == 1 { rates.clone() } else { fit(own, &rates, 2.0 * hold(own.len())) };
-        out.push((device.clone(), own.clone(), own_rates));
-    }
-    out.push(("any".to_string(), goals.clone(), rates));
-    out.into_iter()
-        .map(|(device, own, rates)| entry(&device, stack, &own, rates, factors.clone()))
-        .collect()
+    let entries = grouped(&all, |g| {
+        let style = g.case.style();
+        (style.name(), style.device)
+    });
+    let entries = entries.into_iter().map(|((stack, device), own)| {
+        let factors = found.get(family(&stack)).cloned().unwrap_or_default();
+        entry(device, stack, &own, &effects, factors)
+    });
+    Tables { version: name.to_string(), entries: entries.collect(), effects: effects.clone() }
 }
 
+/// The entry of goals of one stack on one device, whose seconds are without their factors.
 fn entry(
-    device: &str,
-    stack: &str,
+    device: String,
+    stack: String,
     goals: &[Goal<'_>],
-    rates: Rates,
-    factors: BTreeMap<String, f64>,
+    effects: &Effects,
+    factors: Factors,
 ) -> Entry {
+    let rates = effects::rates(&goals[0].case.style(), effects);
     let mut errors: Vec<f64> = goals.iter().map(|g| g.off(&rates).exp_m1().abs()).collect();
     errors.sort_by(f64::total_cmp);
-    let rank = |q: f64| {
-        errors.get(((errors.len() as f64 - 1.0) * q).round() as usize).copied().unwrap_or(0.5)
-    };
+    let rank = |q: f64| errors[((errors.len() as f64 - 1.0) * q).round() as usize];
     let (median, p90) = (rank(0.5), rank(0.9));
     let mut from: Vec<&str> =
         goals.iter().map(|g| g.row.source.split([':', ' ']).next().unwrap_or("")).collect();
     from.sort_unstable();
     from.dedup();
     Entry {
-        device: device.into(),
-        stack: stack.into(),
+        device,
+        stack,
         compute: Compute::Bf16,
         rows: goals.len(),
         from: from[..from.len().min(3)].join(", "),
@@ -117,26 +88,15 @@ fn entry(
     }
 }
 
-fn grouped<'a>(
+fn grouped<'a, K: Ord>(
     goals: &[Goal<'a>],
-    key: impl Fn(&Goal<'_>) -> String,
-) -> BTreeMap<String, Vec<Goal<'a>>> {
-    let mut out: BTreeMap<String, Vec<Goal<'a>>> = BTreeMap::new();
+    key: impl Fn(&Goal<'_>) -> K,
+) -> BTreeMap<K, Vec<Goal<'a>>> {
+    let mut out: BTreeMap<K, Vec<Goal<'a>>> = BTreeMap::new();
     for g in goals {
         out.entry(key(g)).or_default().push(*g);
     }
     out
-}
-
-/// The same with rows of sources that have many of them counting less.
-fn weighed<'a>(goals: &[Goal<'a>]) -> Vec<Goal<'a>> {
-    let mut counts: BTreeMap<String, f64> = BTreeMap::new();
-    let source = |g: &Goal<'_>| g.row.source.split(':').next().unwrap_or("").to_string();
-    for g in goals {
-        *counts.entry(source(g)).or_default() += 1.0;
-    }
-    let weight = |g: &Goal<'_>| MANY / counts[&source(g)].max(MANY);
-    goals.iter().map(|g| Goal { weight: weight(g), ..*g }).collect()
 }
 
 fn traits(g: &Goal<'_>) -> Traits {
@@ -144,14 +104,15 @@ fn traits(g: &Goal<'_>) -> Traits {
 }
 
 /// Logarithms of factors by key: the mean of what is left, drawn to zero where rows are few.
-fn effects(goals: &[Goal<'_>], rates: &Rates) -> BTreeMap<String, f64> {
+fn factors(goals: &[Goal<'_>], effects: &Effects) -> BTreeMap<String, f64> {
     let mut keys: BTreeMap<String, usize> = BTreeMap::new();
     let of: Vec<Vec<String>> = goals.iter().map(|g| traits(g).keys()).collect();
     for k in of.iter().flatten() {
         let next = keys.len();
         keys.entry(k.clone()).or_insert(next);
     }
-    let left: Vec<f64> = goals.iter().map(|g| -g.off(rates)).collect();
+    let left: Vec<f64> =
+        goals.iter().map(|g| -g.off(&effects::rates(&g.case.style(), effects))).collect();
     let mut weights = vec![1.0; goals.len()];
     let mut x = vec![0.0; keys.len()];
     for _ in 0..10 {

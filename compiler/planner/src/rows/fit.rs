@@ -1,10 +1,15 @@
-//! Rates fitted to measured rows.
+//! Effects fitted to measured rows.
 //!
-//! In: goals (a case and the seconds that were measured), where to start. Out: the rates with the smallest error. Rates move in
-//! logarithms, by damped least squares on `log(predicted / measured)` whose weights fall for rows that are far off; a rate
-//! that the rows do not tell stays where it was.
+//! In: goals (a case and the seconds that were measured). Out: the effects of devices, kinds of stacks, kernels and families on
+//! rates (`nrl_sim::effects`) with the smallest error, all at once, by damped least squares on `log(predicted / measured)` whose
+//! weights fall for rows that are far off. Each effect is held where it is expected, the wider its class the looser, so what several
+//! families share goes to what they have in common, and few rows change little.
 
+use std::collections::BTreeMap;
+
+use nrl_sim::effects::{self, Effects, KNOBS};
 use nrl_sim::rates::Rates;
+use nrl_sim::style::Style;
 
 use super::{Case, Row, Table, metric};
 use crate::least::Problem;
@@ -26,7 +31,7 @@ impl Goal<'_> {
     }
 
     /// Is it of a layer, not of a step?
-    fn of_layer(&self) -> bool {
+    pub fn of_layer(&self) -> bool {
         self.row.metric.starts_with("layer_")
     }
 
@@ -54,84 +59,135 @@ pub fn goals(table: &Table) -> Vec<Goal<'_>> {
     .collect()
 }
 
-/// A rate: how to reach it, and between what it stays.
-type Knob = (fn(&mut Rates) -> &mut f64, f64, f64);
+/// Rows of one source beyond this many count less each, so that together they count as many.
+const MANY: f64 = 40.0;
+/// Runs of one source beyond about this many are left out: they tell nothing new.
+const ENOUGH: usize = 160;
 
-const KNOBS: &[Knob] = &[
-    (|r| &mut r.product, 0.1, 1.0),
-    (|r| &mut r.half, 2.0, 2000.0),
-    (|r| &mut r.low, 0.05, 1.0),
-    (|r| &mut r.attention, 0.02, 1.0),
-    (|r| &mut r.scores, 0.5, 80.0),
-    (|r| &mut r.memory, 0.05, 1.0),
-    (|r| &mut r.launch, 1e-7, 1e-4),
-    (|r| &mut r.routing, 1e-6, 0.1),
-    (|r| &mut r.link, 0.02, 1.0),
-    (|r| &mut r.network, 0.02, 1.2),
-    (|r| &mut r.ports, 0.05, 1.0),
-    (|r| &mut r.link_latency, 1e-6, 1e-3),
-    (|r| &mut r.network_latency, 1e-6, 1e-3),
-    (|r| &mut r.overlap, 0.01, 0.99),
-    (|r| &mut r.handover, 1e-6, 1e-2),
-    (|r| &mut r.update, 0.1, 10.0),
-    (|r| &mut r.fixed, 1e-4, 3.0),
-];
+/// How the goals of one stack on one device get their rates.
+struct Cell {
+    base: Rates,
+    /// Number, and the rate that it moves.
+    moves: Vec<(usize, usize)>,
+}
 
-/// The rates with the smallest error on `goals`, starting from `from`; moving a rate by a factor of e costs as much as
-/// a row that is off by `stay` times [`crate::least::USUAL`].
-pub fn fit(goals: &[Goal<'_>], from: &Rates, stay: f64) -> Rates {
-    if goals.is_empty() {
-        return from.clone();
+/// All effects that goals can tell.
+#[derive(Default)]
+struct Numbers {
+    index: BTreeMap<String, usize>,
+    held: Vec<f64>,
+    stay: Vec<f64>,
+}
+
+impl Numbers {
+    /// The cell of a style, with its effects numbered.
+    fn cell(&mut self, style: &Style) -> Cell {
+        let mut moves = vec![];
+        for label in style.labels() {
+            for (k, deviation) in effects::moves(&label) {
+                let rate = KNOBS[k].name;
+                let next = self.held.len();
+                let number = *self.index.entry(effects::key(rate, &label.1)).or_insert(next);
+                if number == next {
+                    self.held.push(effects::known(rate, &label));
+                    self.stay.push(1.0 / deviation);
+                }
+                moves.push((number, k));
+            }
+        }
+        Cell { base: effects::base(style), moves }
     }
-    let off = |at: &[f64]| offs(goals, &rates(from, at));
-    let weights: Vec<f64> = goals.iter().map(|g| g.weight).collect();
-    let bounds: Vec<(f64, f64)> = KNOBS.iter().map(|(_, low, high)| (*low, *high)).collect();
-    let moves = KNOBS.iter().map(|(knob, ..)| *knob(&mut from.clone()) > 0.0).collect();
+}
+
+impl Cell {
+    fn rates(&self, at: &[f64]) -> Rates {
+        let mut by = vec![0.0; KNOBS.len()];
+        for (number, k) in &self.moves {
+            by[*k] += at[*number];
+        }
+        let mut rates = self.base.clone();
+        effects::moved(&mut rates, &by);
+        rates
+    }
+}
+
+/// The effects with the smallest error on `goals`, starting from `from` where it has them.
+pub fn fit(goals: &[Goal<'_>], from: &Effects, rounds: usize) -> Effects {
+    let goals = &chosen(goals)[..];
+    let mut numbers = Numbers::default();
+    let mut cells: Vec<Cell> = vec![];
+    let mut known: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut of = vec![];
+    for g in goals {
+        let style = g.case.style();
+        let cell = *known.entry((style.name(), style.device.clone())).or_insert_with(|| {
+            cells.push(numbers.cell(&style));
+            cells.len() - 1
+        });
+        of.push(cell);
+    }
+    let mut touches = vec![vec![]; numbers.held.len()];
+    for (i, cell) in of.iter().enumerate() {
+        for (number, _) in &cells[*cell].moves {
+            touches[*number].push(i);
+        }
+    }
+    let mut start = numbers.held.clone();
+    for (key, number) in &numbers.index {
+        if let Some(x) = from.get(key) {
+            start[*number] = *x;
+        }
+    }
+    let off = |at: &[f64], i: usize| goals[i].off(&cells[of[i]].rates(at));
     let problem = Problem {
         off: &off,
-        weights: &weights,
-        start: logs(from),
-        moves,
-        bounds: &bounds,
-        stay,
-        rounds: 25,
-        enough: 1e-3,
+        weights: &goals.iter().map(|g| g.weight).collect::<Vec<_>>(),
+        touches: &touches,
+        bounds: &vec![(-4.0, 4.0); start.len()],
+        held: &numbers.held,
+        stay: &numbers.stay,
+        start,
+        rounds,
+        enough: 2e-3,
     };
-    rates(from, &problem.solve())
+    let at = problem.solve();
+    numbers.index.into_iter().map(|(key, number)| (key, at[number])).collect()
 }
 
-/// Logarithms of the rates; 0 for those that are none, which stay so.
-fn logs(r: &Rates) -> Vec<f64> {
-    let log = |(knob, low, high): &Knob| {
-        let x = *knob(&mut r.clone());
-        if x > 0.0 { x.clamp(*low, *high).ln() } else { 0.0 }
-    };
-    KNOBS.iter().map(log).collect()
-}
-
-fn rates(from: &Rates, at: &[f64]) -> Rates {
-    let mut r = from.clone();
-    for ((knob, ..), x) in KNOBS.iter().zip(at) {
-        let rate = knob(&mut r);
-        if *rate > 0.0 {
-            *rate = x.exp();
+/// Goals to fit: those of one run as one, some of a source with many, which count less each.
+fn chosen<'a>(goals: &[Goal<'a>]) -> Vec<Goal<'a>> {
+    let mut once: Vec<Goal<'a>> = vec![];
+    for g in goals {
+        match once.last_mut() {
+            // Seconds and rate of one run.
+            Some(l) if std::ptr::eq(l.case, g.case) && !g.of_layer() && !l.of_layer() => {
+                l.seconds = (l.seconds * g.seconds).sqrt();
+                l.weight += g.weight;
+            }
+            _ => once.push(*g),
         }
     }
-    r
-}
-
-/// Errors of the rows; several rows of one run that measure the same seconds are timed once.
-fn offs(goals: &[Goal<'_>], r: &Rates) -> Vec<f64> {
-    let mut timed: Option<(*const Case, f64)> = None;
-    let mut seconds = |g: &Goal<'_>| match timed {
-        Some((case, s)) if std::ptr::eq(case, g.case) && !g.of_layer() => s,
-        _ => {
-            let s = g.seconds_of(r);
-            timed = (!g.of_layer()).then_some((g.case, s));
-            s
-        }
-    };
-    goals.iter().map(|g| (seconds(g) / g.seconds).ln()).collect()
+    let source = |g: &Goal<'_>| g.row.source.split(':').next().unwrap_or("").to_string();
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    for g in &once {
+        *count.entry(source(g)).or_default() += 1;
+    }
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    once.retain(|g| {
+        let at = seen.entry(source(g)).or_default();
+        *at += 1;
+        // Each n-th, so that all layouts have a share.
+        let all = count[&source(g)];
+        let (before, now) = ((*at - 1) * ENOUGH / all, *at * ENOUGH / all);
+        all <= 2 * ENOUGH || now > before
+    });
+    // By publisher and metric file, what is left counts as MANY rows at most.
+    let mut weight: BTreeMap<String, f64> = BTreeMap::new();
+    for g in &once {
+        *weight.entry(g.row.publisher().to_string()).or_default() += g.weight;
+    }
+    let many = |g: &Goal<'_>| MANY / weight[g.row.publisher()].max(MANY);
+    once.iter().map(|g| Goal { weight: g.weight * many(g), ..*g }).collect()
 }
 
 /// Is a row in the half that is fitted on? Rows of one run are in the same half, whatever they measure.

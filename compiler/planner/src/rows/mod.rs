@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use nrl_base::SourceMap;
 use nrl_driver::{Compiled, Options, Timed};
 use nrl_sim::rates::{Rates, Speed};
+use nrl_sim::style::{Style, version};
 use nrl_sim::tables::Traits;
 use nrl_sim::train::Took;
 
@@ -89,12 +90,16 @@ impl Case {
         job.layers(&speed).pop()
     }
 
+    /// Properties of the stack on its device.
+    pub fn style(&self) -> Style {
+        Style::of(&self.asked.stack, &self.update.machine.name)
+    }
+
     /// What the factors of a calibration table hang on.
     pub fn traits(&self, row: &Row) -> Traits {
-        let words: Vec<&str> = self.asked.stack.split_whitespace().collect();
         Traits {
             device: self.update.machine.name.clone(),
-            version: words.get(1).copied().unwrap_or("").to_string(),
+            version: version(&self.asked.stack).to_string(),
             compute: self.asked.compute,
             experts: row.experts.is_some(),
             model: row.model.to_lowercase(),

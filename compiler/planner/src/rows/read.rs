@@ -49,6 +49,14 @@ pub struct Row {
     pub line: u64,
 }
 
+impl Row {
+    /// Who measured it: the repository or the first author, which all tables of one publication share.
+    pub fn publisher(&self) -> &str {
+        let first = self.source.split_whitespace().next().unwrap_or("");
+        first.trim_end_matches([':', ',', '.'])
+    }
+}
+
 /// Reads a table.
 pub fn read(text: &str) -> Result<Vec<Row>, String> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());

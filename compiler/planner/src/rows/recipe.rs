@@ -106,8 +106,8 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
     }
     Ok(Asked {
         files,
-        compute: compute(&row.precision),
-        stack: stack(&row.framework),
+        compute: compute(row),
+        stack: stack(row),
         batch,
         length,
         devices: gpus,
@@ -151,38 +151,71 @@ pub fn filled(row: &Row) -> Row {
     row
 }
 
-/// `megatron-bridge 26.04` of `Megatron-Bridge 26.04`.
-fn stack(framework: &str) -> String {
-    let text = framework.to_lowercase();
+/// `megatron-bridge 26.04` of `Megatron-Bridge 26.04`: the family, its version, and what else is known of the run
+/// (`nrl_sim::style`).
+fn stack(row: &Row) -> String {
+    let text = row.framework.to_lowercase();
     let known = [
         ("megatron-deepspeed", "megatron-deepspeed"),
+        ("neox", "megatron-deepspeed"),
         ("megatron-bridge", "megatron-bridge"),
         ("megatron-lm 202", "megatron-2022"),
+        ("metaseq", "megatron-2022"),
         ("megatron", "megatron"),
+        ("nemo", "megatron"),
+        ("megascale", "megatron"),
         ("llm-foundry", "llm-foundry"),
+        ("mosaic", "llm-foundry"),
+        ("composer", "llm-foundry"),
         ("torchtitan", "torchtitan"),
-        // Attention of FlashAttention 2 is far slower on what came after the A100.
-        ("flash_attention_2", "prime-rl-flash2"),
-        ("flash_attention_3", "prime-rl-flash3"),
         ("prime-rl", "prime-rl"),
         ("deepspeed", "deepspeed"),
         ("automodel", "automodel"),
         ("verl", "verl"),
+        ("meta", "meta"),
+        ("maxtext", "xla"),
+        ("jax", "xla"),
+        ("levanter", "xla"),
+        ("transformers", "transformers"),
+        ("hugging", "transformers"),
+        ("trl", "transformers"),
+        ("axolotl", "transformers"),
+        ("openrlhf", "transformers"),
+        ("factory", "transformers"),
+        ("fsdp", "fsdp"),
+        ("pytorch", "fsdp"),
     ];
     let family = known.iter().find(|(k, _)| text.contains(k)).map_or("other", |(_, f)| f);
     let version = text.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
-    // Kernels of attention differ more than versions do.
-    let kernel = text.split("flash_attention_").nth(1).map(|k| format!(" fa{k}"));
-    let version = version.map(|v| format!("{v}{}", kernel.unwrap_or_default()));
-    match version {
-        Some(v) => format!("{family} {v}"),
-        None => family.to_string(),
+    let mut words = vec![family];
+    words.extend(version);
+    for (name, mark) in [("flash_attention_2", "fa2"), ("flash_attention_3", "fa3")] {
+        if text.contains(name) {
+            words.push(mark);
+        }
     }
+    if row.task.starts_with("rl-trainer") {
+        words.push("rl");
+    }
+    if family == "prime-rl" && row.gpu.contains("B200") && row.experts.is_some() {
+        // Its grouped product asks for Hopper.
+        words.push("loop");
+    }
+    if row.offload.contains("optimizer") {
+        words.push("host");
+    }
+    if row.gpu.contains("500W") {
+        words.push("500w");
+    }
+    words.join(" ")
 }
 
-fn compute(precision: &str) -> Compute {
-    let p = precision.to_lowercase();
-    if p.contains("fp4") {
+fn compute(row: &Row) -> Compute {
+    let p = row.precision.to_lowercase();
+    if p.is_empty() && row.framework.starts_with("Megatron-Bridge") {
+        // The first number of a cell with two is that of 8 bits.
+        Compute::Fp8
+    } else if p.contains("fp4") {
         Compute::Fp4
     } else if p.contains("fp8") {
         Compute::Fp8

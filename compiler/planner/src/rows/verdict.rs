@@ -9,7 +9,8 @@ use nrl_sim::forecast::Source;
 use nrl_sim::tables::Tables;
 use serde::Serialize;
 
-use super::{Row, Table, is_memory, metric};
+use super::fit::goals;
+use super::{Row, Table, calibrate, is_memory, metric};
 
 /// A measured row and what is said of it.
 #[derive(Clone, Debug, Serialize)]
@@ -67,6 +68,23 @@ impl Verdict {
         let lines = table.rows.iter().zip(&table.cases);
         let lines = lines.map(|(row, case)| line(table, row, case, tables)).collect();
         Verdict::summed(table, lines, &|_| true)
+    }
+
+    /// Predicts the rows of each publisher with rates fitted to the rows of all others.
+    pub fn left_out(table: &Table) -> Verdict {
+        let mut publishers: Vec<&str> = goals(table).iter().map(|g| g.row.publisher()).collect();
+        publishers.sort_unstable();
+        publishers.dedup();
+        let tables: BTreeMap<&str, Tables> = publishers
+            .iter()
+            .map(|p| (*p, calibrate::tables(table, "others", &|r| r.publisher() != *p)))
+            .collect();
+        // Rows of bytes alone ask for no rates.
+        let none = Tables::default();
+        let lines = table.rows.iter().zip(&table.cases).map(|(row, case)| {
+            line(table, row, case, tables.get(row.publisher()).unwrap_or(&none))
+        });
+        Verdict::summed(table, lines.collect(), &|_| true)
     }
 
     /// The part of the verdict on rows of which `keep` is true.
