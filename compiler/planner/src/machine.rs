@@ -92,22 +92,22 @@ pub fn fitted(
     let seconds = |(r, h): &(Rates, Host), m: &Measured| {
         m.chore.seconds(&Pace { machine: &machine, rates: r, host: h })
     };
-    let off = |logs: &[f64], i: usize| (seconds(&at(logs), &all[i]) / all[i].seconds).ln();
+    let off = |logs: &[f64]| -> Vec<f64> {
+        let now = at(logs);
+        all.iter().map(|m| (seconds(&now, m) / m.seconds).ln()).collect()
+    };
     let (mut r, mut h) = first.clone();
     let start =
         KNOBS.iter().map(|(reach, low, high)| reach(&mut r, &mut h, None).clamp(*low, *high).ln());
-    let start: Vec<f64> = start.collect();
-    let bounds: Vec<(f64, f64)> =
-        KNOBS.iter().map(|(_, low, high)| (low.ln(), high.ln())).collect();
+    let bounds: Vec<(f64, f64)> = KNOBS.iter().map(|(_, low, high)| (*low, *high)).collect();
     let weights = vec![1.0; all.len()];
     let problem = Problem {
         off: &off,
         weights: &weights,
-        touches: &vec![(0..all.len()).collect(); KNOBS.len()],
-        held: &start,
-        stay: &[0.1; KNOBS.len()],
+        start: start.collect(),
+        moves: vec![true; KNOBS.len()],
         bounds: &bounds,
-        start: start.clone(),
+        stay: 0.1,
         rounds: 60,
         enough: 1e-5,
     };

@@ -12,7 +12,7 @@ use nrl_sim::rates::Rates;
 use nrl_sim::style::Style;
 
 use super::{Case, Row, Table, metric};
-use crate::least::Problem;
+use crate::least::Sparse;
 
 /// A row to fit: its case and the seconds that were measured.
 #[derive(Clone, Copy)]
@@ -139,11 +139,10 @@ pub fn fit(goals: &[Goal<'_>], from: &Effects, rounds: usize) -> Effects {
         }
     }
     let off = |at: &[f64], i: usize| goals[i].off(&cells[of[i]].rates(at));
-    let problem = Problem {
+    let problem = Sparse {
         off: &off,
         weights: &goals.iter().map(|g| g.weight).collect::<Vec<_>>(),
         touches: &touches,
-        bounds: &vec![(-4.0, 4.0); start.len()],
         held: &numbers.held,
         stay: &numbers.stay,
         start,
