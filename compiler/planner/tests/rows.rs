@@ -99,7 +99,7 @@ fn runs_that_were_never_fitted() {
     let mut errors: Vec<f64> = v.lines.iter().filter_map(|l| l.error).map(f64::abs).collect();
     errors.sort_by(f64::total_cmp);
     let (middle, most) = (errors[errors.len() / 2], errors[errors.len() - 1]);
-    assert!(middle <= 0.15 && most <= 0.4, "{}", v.text(true));
+    assert!(middle <= 0.2 && most <= 0.35, "{}", v.text(true));
 }
 
 /// Where the rows of a publisher are left out, what they are predicted from does not know them.

@@ -249,6 +249,10 @@ fn cluster(gpu: &str) -> Result<(&'static str, usize), String> {
 fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
     let one = |x: Option<usize>| x.unwrap_or(1).max(1);
     let (tp, pp, cp, ep) = (one(row.tp), one(row.pp), one(row.cp), one(row.ep));
+    let unsaid = [row.tp, row.pp, row.dp, row.fsdp].iter().all(Option::is_none);
+    if unsaid && gpus > 8 && row.framework.starts_with("Megatron") {
+        return Err("no layout".into());
+    }
     let cut = tp * pp * cp;
     if !gpus.is_multiple_of(cut) {
         return Err(format!("{gpus} GPUs are not a multiple of tp {tp} x pp {pp} x cp {cp}"));
