@@ -12,6 +12,7 @@ use nrl_base::{Diagnostic, Files};
 use nrl_driver::Compiled;
 use nrl_ide::checking::{Language, Options, check};
 use nrl_ide::findings::{self, Baseline, Checked, Totals};
+use nrl_planner::input::{Input, Request};
 use nrl_rules::recipe::Version;
 use nrl_runtime::files;
 
@@ -21,7 +22,7 @@ use crate::report::{self, Style};
 /// Checks recipes without running anything
 #[derive(clap::Args, Debug)]
 pub struct CheckArgs {
-    /// Recipes (.nrl), NeMo RL recipes (.yaml), and overrides of the latter: a.b=c, +a.b=c, ++a.b=c, ~a.b
+    /// Recipes (.nrl), directories of them, NeMo RL recipes (.yaml), and overrides of the latter: a.b=c, +a.b=c, ++a.b=c, ~a.b
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<String>,
     /// Overrides a value of an `.nrl` recipe, such as `lr=1e-6`, `policy.path=DIR` or `m.tp=2`
@@ -36,6 +37,9 @@ pub struct CheckArgs {
     /// Version of NeMo RL that YAML recipes are for: `0.3`, or the newest if left out
     #[arg(long, value_name = "VERSION", value_parser = nemo_version)]
     pub nemo_version: Option<Version>,
+    /// Time after which the job that runs it is ended, as Slurm takes it: `4:00:00`, `1-12`, or `4h`
+    #[arg(long, value_name = "TIME", value_parser = wall_time)]
+    pub time: Option<f64>,
     /// Counts warnings as errors
     #[arg(long, value_name = "WHAT")]
     pub deny: Option<Deny>,
@@ -157,6 +161,14 @@ fn split(args: &CheckArgs) -> Result<(Vec<String>, Options), String> {
     if files.is_empty() {
         return Err("no file is named".into());
     }
+    let given = files.len();
+    let files = crate::walk::recipes(&files);
+    if files.is_empty() {
+        return Err(match given {
+            1 => "the directory holds no .nrl file".into(),
+            _ => "the directories hold no .nrl file".into(),
+        });
+    }
     if let (Some(first), false) = (overrides.first(), any(Language::Nemo)) {
         return Err(format!(
             "`{first}` overrides NeMo RL recipes; write `--set {first}` for an .nrl file"
@@ -172,6 +184,8 @@ fn split(args: &CheckArgs) -> Result<(Vec<String>, Options), String> {
         overrides,
         version: args.nemo_version.unwrap_or_default(),
         assume: crate::machine::assume(None).unwrap_or_default(),
+        job: args.time,
+        step: None,
     };
     Ok((files, options))
 }
@@ -179,6 +193,45 @@ fn split(args: &CheckArgs) -> Result<(Vec<String>, Options), String> {
 fn is_override(arg: &str) -> bool {
     let marked = arg.starts_with('+') || arg.starts_with('~') && !arg.contains('/');
     (marked || arg.contains('=')) && !std::path::Path::new(arg).exists()
+}
+
+/// Seconds of a time as Slurm takes it: `90` (minutes), `90:00`, `4:00:00`, `1-12`, `1-12:30`, `1-12:30:00`; or
+/// `4h`, `90min`.
+fn wall_time(text: &str) -> Result<f64, String> {
+    let number = |t: &str| t.trim().parse::<u32>().ok().map(f64::from);
+    let sum = |text: &str, scales: &[f64]| {
+        let parts: Option<Vec<f64>> = text.split(':').map(number).collect();
+        let parts = parts.filter(|p| p.len() <= scales.len())?;
+        Some(parts.iter().zip(scales).map(|(n, s)| n * s).sum::<f64>())
+    };
+    let (minute, hour, day) = (60.0, 3_600.0, 86_400.0);
+    let words = [("min", minute), ("h", hour), ("d", day), ("s", 1.0)];
+    let word = words.iter().find_map(|(w, s)| {
+        let n = text.strip_suffix(w)?.trim().parse::<f64>().ok().filter(|n| n.is_finite())?;
+        Some(n * s)
+    });
+    let seconds = word.or_else(|| match text.split_once('-') {
+        Some((days, rest)) => Some(number(days)? * day + sum(rest, &[hour, minute, 1.0])?),
+        None if text.matches(':').count() == 2 => sum(text, &[hour, minute, 1.0]),
+        None => sum(text, &[minute, 1.0]),
+    });
+    seconds
+        .filter(|s| *s > 0.0)
+        .ok_or_else(|| "a time is written as `4:00:00`, `1-12:00:00` (days), or `4h`".into())
+}
+
+/// What a step of a NeMo RL recipe is predicted to take, if it can be planned.
+fn step_seconds(file: &str, options: &Options) -> Option<[f64; 3]> {
+    let request = Request {
+        path: file.to_string(),
+        overrides: options.overrides.clone(),
+        assume: options.assume.clone(),
+        ..Request::default()
+    };
+    let (input, _) = Input::open(&Disk, &request);
+    let planned = input?.plan().0?;
+    let s = planned.forecast?.steps.first()?.seconds;
+    Some([s.low, s.value, s.high])
 }
 
 /// `0.3`, `0.3.1`; later ones are like the newest.
@@ -197,7 +250,11 @@ pub fn nemo_version(text: &str) -> Result<Version, String> {
 fn one(options: &Options, file: &str) -> Checked {
     let start = Instant::now();
     let mut checked = std::panic::catch_unwind(|| {
-        let (checked, meaning) = check(&Disk, file, options);
+        let mut options = options.clone();
+        if options.job.is_some() && Language::of(file) == Language::Nemo {
+            options.step = step_seconds(file, &options);
+        }
+        let (checked, meaning) = check(&Disk, file, &options);
         let summary = meaning.compiled.as_ref().map(summary).or(checked.summary);
         Checked { summary, ..checked }
     })

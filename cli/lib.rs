@@ -27,6 +27,7 @@ pub mod screen;
 pub mod search;
 pub mod test;
 pub mod validate;
+pub mod walk;
 
 use std::process::ExitCode;
 

@@ -1,8 +1,10 @@
 //! `nrlc test`: the `test` blocks of files.
 //!
 //! Tensors are computed by the f64 evaluator that judges the engines, everything else by the
-//! elaborator. Exit code 1 if a test fails, or if there is none.
+//! elaborator. Of a directory, the files that hold tests. Exit code 1 if a test fails, a file with tests is wrong,
+//! or there is no test; 2 if a file or directory is not there.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use nrl_base::{Problems, SourceMap};
@@ -10,12 +12,12 @@ use nrl_driver::trial::Tested;
 use nrl_interp::run_batch;
 
 use crate::disk::Disk;
-use crate::report;
+use crate::{report, walk};
 
 /// Runs the tests that files hold
 #[derive(clap::Args, Debug)]
 pub struct TestArgs {
-    /// Files with `test` blocks
+    /// Files with `test` blocks, or directories of them
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<String>,
     /// Runs only the tests whose names hold this text
@@ -33,13 +35,31 @@ struct Counts {
 
 /// Runs the command.
 pub fn run(args: &TestArgs) -> ExitCode {
+    if let Some(missing) = args.files.iter().find(|f| !Path::new(f).exists()) {
+        eprintln!("error: cannot read {missing}: there is no such file or directory");
+        return ExitCode::from(2);
+    }
     let mut counts = Counts::default();
-    for file in &args.files {
+    let (named, folders): (Vec<String>, Vec<String>) =
+        args.files.iter().cloned().partition(|f| !Path::new(f).is_dir());
+    let mut files = named;
+    files.extend(walk::recipes(&folders).into_iter().filter(|f| holds_tests(f)));
+    for file in &files {
         one(file, args.filter.as_deref(), &mut counts);
     }
     let n = counts.ok + counts.failed;
+    let of = match (files.len(), folders.is_empty()) {
+        (1, true) => String::new(),
+        (1, false) => "1 file, ".to_string(),
+        (many, _) => format!("{many} files, "),
+    };
     let tests = if n == 1 { "test" } else { "tests" };
-    println!("{n} {tests}: {} ok, {} failed", counts.ok, counts.failed);
+    let broken = match counts.broken {
+        0 => String::new(),
+        1 => ", 1 file with errors".to_string(),
+        many => format!(", {many} files with errors"),
+    };
+    println!("{of}{n} {tests}: {} ok, {} failed{broken}", counts.ok, counts.failed);
     if n == 0 && counts.broken == 0 {
         let which =
             args.filter.as_ref().map_or(String::new(), |f| format!(" whose name holds `{f}`"));
@@ -48,6 +68,13 @@ pub fn run(args: &TestArgs) -> ExitCode {
         );
     }
     if counts.failed + counts.broken == 0 && n > 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+/// Whether a test begins on some line of a file.
+fn holds_tests(file: &str) -> bool {
+    let begins =
+        |line: &str| line.trim_start().strip_prefix("test").is_some_and(|r| r.starts_with(' '));
+    std::fs::read_to_string(file).is_ok_and(|text| text.lines().any(begins))
 }
 
 fn one(file: &str, filter: Option<&str>, counts: &mut Counts) {

@@ -93,6 +93,31 @@ fn c81_a_failed_reward_is_not_a_zero() {
     }
 }
 
+/// One of four answers never comes: it is a failed reward, and the step is done with the others.
+#[test]
+fn c93_a_stuck_answer_fails_and_the_step_goes_on() {
+    let b = tiny(&[
+        (
+            "fn short(s: Sample) -> float = 1.0 / (1.0 + len(s.completion))",
+            "extern fn short(s: Sample) -> float from \"sh grade.sh\", 4 workers, timeout 1 s",
+        ),
+        ("run 2 steps", "run 1 step"),
+        ("take(2 prompts), 4 samples/prompt", "take(2 prompts), 2 samples/prompt"),
+    ]);
+    // The first process to make the directory is the one that hangs.
+    b.write(
+        "grade.sh",
+        "while read line; do\n  if mkdir stuck 2> /dev/null; then sleep 1000; fi\n  \
+         id=$(echo \"$line\" | sed 's/.*\"id\":\\([0-9]*\\).*/\\1/')\n  echo \"{\\\"id\\\": $id, \\\"reward\\\": 0.5}\"\ndone\n",
+    );
+    b.run(&["run", "r.nrl", "--out", "out"]).succeeds();
+    let metrics = std::fs::read_to_string(b.path("out/metrics.jsonl")).expect("metrics");
+    let first: serde_json::Value =
+        serde_json::from_str(metrics.lines().next().expect("a step")).expect("JSON");
+    assert_eq!(first["reward/failed"].as_f64(), Some(1.0), "{first}");
+    assert_eq!(first["reward/mean"].as_f64(), Some(0.5), "{first}");
+}
+
 /// The pages that map traps and reports to tests name tests that exist.
 #[test]
 fn the_named_tests_exist() {

@@ -10,6 +10,7 @@ mod emit;
 mod fits;
 mod forecast;
 mod framework;
+mod lasting;
 mod pools;
 mod regroup;
 mod rules;
@@ -87,6 +88,8 @@ pub struct Options {
     pub emit: Option<Phase>,
     /// What budgets of time are decided with.
     pub assume: Assume,
+    /// Seconds after which the job that runs it is ended, if that is known.
+    pub job: Option<f64>,
 }
 
 impl Options {
@@ -108,6 +111,7 @@ impl Default for Options {
             fuse: true,
             emit: None,
             assume: Assume::default(),
+            job: None,
         }
     }
 }
@@ -165,6 +169,7 @@ pub fn check(
         problems.extend(found);
         problems.extend(compiled.iter().flat_map(|c| fits::findings(c, files, path, options)));
         problems.extend(compiled.iter().flat_map(pools::findings));
+        problems.extend(compiled.iter().flat_map(|c| lasting::findings(c, options)));
         if i == 0 {
             first = compiled;
         }

@@ -378,3 +378,26 @@ fn state_of_experts_is_cut_by_stages_and_experts() {
         assert!(expert.state.is_empty(), "no rank has the same experts");
     }
 }
+
+/// Report c09: 40 query and 8 KV heads are split over 1, 2, 4, 8 and, each KV head on five ranks, 40; the message
+/// lists them.
+#[test]
+fn all_sizes_that_40_and_8_heads_allow() {
+    let model = "llama(\n    {hidden_size: 5120, intermediate_size: 13824, num_hidden_layers: 2, \
+        num_attention_heads: 40, num_key_value_heads: 8},\n    \
+        tokens: characters(\"0123456789+=$_\", end: \"$\", pad: \"_\"), context: 64 tokens)";
+    let legal = |tp: usize| {
+        let axes = format!("dp: rest, tp: {tp}");
+        let asked =
+            Asked { model, nodes: tp, axes: &axes, plan: "plans.megatron(sp: false)", tokens: 64 };
+        let (_, errors) = tried(&asked);
+        let heads: Vec<&String> =
+            errors.iter().filter(|e| e.starts_with("heads-not-divisible")).collect();
+        assert!(heads.iter().all(|e| e.contains("1, 2, 4, 8, 40")), "{heads:?}");
+        assert_eq!(heads.len(), errors.len(), "{errors:?}");
+        heads.is_empty()
+    };
+    let sizes = [1, 2, 4, 5, 8, 10, 16, 20, 40];
+    let all: Vec<usize> = sizes.into_iter().filter(|tp| legal(*tp)).collect();
+    assert_eq!(all, [1, 2, 4, 8, 40]);
+}

@@ -147,3 +147,134 @@ fn findings_about_an_inherited_step_are_in_its_file() {
     assert!(place.starts_with("base.nrl:"), "{place}");
     assert!(sources.text(zero.labels[0].span).starts_with("sampler.generate"), "{place}");
 }
+
+/// 5e-7 changes no weight in bf16 above 2^-12; of a normal law of deviation 0.02 that is 99.03 %.
+#[test]
+fn updates_that_bf16_rounds_away_are_told() {
+    let with = |opt: &str| findings(&[("optim.adamw(lr: 1e-6)", opt)]).0;
+    let found = with("optim.adamw(lr: optim.warmup(5e-7, 10 updates), master: bf16)");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!((found[0].code, found[0].severity), ("update-below-precision", Severity::Warning));
+    assert_eq!(
+        found[0].message,
+        "bf16 weights without master copies: an update of 5e-7 rounds away for 99 % of weights (typical size 0.02)"
+    );
+    assert!(found[0].help.as_ref().is_some_and(|h| h.starts_with("`master: f32`")), "{found:#?}");
+    assert_eq!(with("optim.adamw(lr: 5e-7, master: f32)"), []);
+    assert_eq!(with("optim.adamw(lr: 1e-3, master: bf16)"), []);
+}
+
+/// What a gradient descent moves depends on its gradients, which nobody knows before the run.
+#[test]
+fn updates_of_unknown_size_are_not_judged() {
+    let own = "optimizer(lr: t -> 5e-7, state: [], master: bf16, rule: (w, g, t, lr, decay) -> w - lr * g)";
+    let (found, _) = findings(&[("optim.adamw(lr: 1e-6)", own)]);
+    assert!(!found.iter().any(|d| d.code == "update-below-precision"), "{found:#?}");
+}
+
+const TURNS: &str = r#"extern env box from "python box.py", 4 workers, deadline 5 s {
+  fn open(p: Row) -> Session
+  fn grade(s: Session, answer: text) -> float in 0..1
+}
+
+rollout talk(p: Row, gen: Generator) -> Sample {
+  session = box.open(p)
+  words   = chat(user: p.prompt)
+  for turn in 1..=3 carrying words until done {
+    words = words + gen.reply(words, max_new: 64 tokens)
+    words = words + user("go on")
+  }
+  Sample(words, reward: box.grade(session, words.last))
+}
+
+recipe r("#;
+
+/// A template as Qwen3's: what was thought before the last question is not written.
+const FORGETS: &str = "{%- set ns = namespace(last=0) %}{%- for m in messages %}{% if m.role == 'user' %}\
+    {% set ns.last = loop.index0 %}{% endif %}{% endfor %}{%- for m in messages %}[{{ m.role }}]\
+    {% if m.role == 'assistant' and loop.index0 < ns.last %}{{ m.content.split('</think>')[-1] }}\
+    {% else %}{{ m.content }}{% endif %}{% endfor %}";
+
+#[test]
+fn a_template_that_forgets_is_told_of_in_a_rollout() {
+    let rollout = [
+        ("recipe r(", TURNS),
+        (
+            "sampler.generate(rows.take(prompts), copies, max_new: 1024 tokens)",
+            "talk(rows.take(prompts), sampler, copies)",
+        ),
+        ("grpo.advantages(rewards.exact(s), ", "grpo.advantages(s.reward, "),
+    ];
+    let told = |model: &str, template: Option<&str>| {
+        let mut text = RECIPE.to_string();
+        for (from, to) in rollout {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        text = text.replace("meta-llama/Llama-3.1-8B-Instruct", model);
+        let mut files = BTreeMap::from([("r.nrl".to_string(), text)]);
+        if let Some(template) = template {
+            files.insert(format!("{model}/chat_template.jinja"), template.to_string());
+        }
+        let found = check(&files, &mut SourceMap::new(), "r.nrl", &Options::default()).1;
+        assert!(found.iter().all(|d| !d.is_error()), "{found:#?}");
+        let mut of = found.into_iter().filter(|d| d.code == "template-rewrites-history");
+        of.next().map(|d| (d.severity, d.message))
+    };
+    let (severity, message) = told("Qwen/Qwen3-8B", None).expect("a family that forgets");
+    assert_eq!(severity, Severity::Note);
+    assert_eq!(
+        message,
+        "the chat template drops earlier <think> blocks; the tokens of a rollout stay as they were drawn"
+    );
+    assert_eq!(told("Qwen/Qwen2.5-7B-Instruct", None), None);
+    // The file counts, not the name.
+    assert!(told("Qwen/Qwen2.5-7B-Instruct", Some(FORGETS)).is_some());
+    let keeps = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    assert_eq!(told("Qwen/Qwen3-8B", Some(keeps)), None);
+}
+
+/// The first checkpoint against the limit of the run, and against that of the job.
+#[test]
+fn a_first_checkpoint_behind_the_limit_is_told() {
+    let told = |run: &str, every: &str, job: Option<f64>| {
+        let text = RECIPE.replace("run 10 steps", run).replacen(
+            "  step {",
+            &format!("  {every}\n  step {{"),
+            1,
+        );
+        let files = BTreeMap::from([("r.nrl".to_string(), text)]);
+        let options = Options { job, ..Options::default() };
+        let mut found = check(&files, &mut SourceMap::new(), "r.nrl", &options).1;
+        found.retain(|d| d.severity != Severity::Note);
+        found.iter().map(|d| (d.code, d.message.clone(), d.help.clone())).collect::<Vec<_>>()
+    };
+    let save = "every 5000 steps { checkpoint keep 2, and the latest }";
+    let found = told("run 9000 steps within 4 h", save, None);
+    let [(code, message, help)] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!(*code, "no-checkpoint-in-time");
+    assert!(
+        message.starts_with(
+            "the run ends after 4 h 00 min; the first checkpoint is at step 5000, predicted at "
+        ),
+        "{message}"
+    );
+    let help = help.as_ref().expect("what to type");
+    assert!(help.starts_with("`every ") && help.contains("`within "), "{help}");
+    let often = "every 2 steps { checkpoint keep 2, and the latest }";
+    assert_eq!(told("run 9000 steps within 4 h", often, None), []);
+    assert_eq!(told("run 9000 steps", save, None), []);
+    // From outside: the job is killed; the run would have stopped later.
+    let found = told("run 9000 steps", save, Some(14_400.0));
+    assert!(found[0].1.starts_with("the job ends after 4 h 00 min; "), "{found:#?}");
+    let found = told("run 9000 steps within 4 h", often, Some(12_600.0));
+    assert_eq!(
+        found[0].1,
+        "the run saves and stops after 4 h 00 min, the job ends after 3 h 30 min"
+    );
+    assert_eq!(found[0].2.as_deref(), Some("`within 200 min`, which leaves time to save"));
+    // Without a schedule everything is saved at the end, which the job does not see.
+    let found = told("run 9000 steps", "", Some(3_600.0));
+    assert!(found[0].1.contains("the first checkpoint is at step 9000"), "{found:#?}");
+    assert_eq!(told("run 9000 steps within 50 min", "", Some(3_600.0)), []);
+}

@@ -5,6 +5,7 @@
 //! a local `config.json` always wins over it. Nothing here reads a file.
 
 mod config;
+pub mod history;
 mod table;
 
 /// Dims of a text model, as its configuration says them.

@@ -42,6 +42,10 @@ pub struct Options {
     pub version: Version,
     /// What budgets of time are decided with.
     pub assume: nrl_driver::Assume,
+    /// Seconds after which the job that runs it is ended, if that is known.
+    pub job: Option<f64>,
+    /// Seconds of a step of a NeMo RL recipe, where they are predicted.
+    pub step: Option<[f64; 3]>,
 }
 
 /// What a file turned out to be.
@@ -64,6 +68,7 @@ pub fn check(files: &dyn Files, path: &str, options: &Options) -> (Checked, Mean
                 ranks: options.ranks,
                 recipe: options.recipe.clone(),
                 assume: options.assume.clone(),
+                job: options.job,
                 ..nrl_driver::Options::default()
             };
             let (compiled, found) = nrl_driver::check(files, &mut sources, path, &driver);
@@ -71,7 +76,11 @@ pub fn check(files: &dyn Files, path: &str, options: &Options) -> (Checked, Mean
             found
         }
         Language::Nemo => {
-            let nemo = nrl_nemo::Options { version: options.version };
+            let nemo = nrl_nemo::Options {
+                version: options.version,
+                job: options.job,
+                step: options.step,
+            };
             let found = nrl_nemo::check(files, &mut sources, path, &options.overrides, nemo);
             summary = found.settings.as_ref().map(|s| about(s, found.recipe.as_ref()));
             (meaning.settings, meaning.recipe) = (found.settings, found.recipe);

@@ -20,6 +20,10 @@ pub struct Facts {
     /// Does each optimizer of the program add to weights in bf16?
     pub bf16_masters: Vec<bool>,
     pub assumptions: Vec<Assumption>,
+    /// Where the time of the run is limited.
+    pub limit: Option<Span>,
+    /// Calls of rollouts in which a model replies more than once.
+    pub rollouts: Vec<RolloutFacts>,
     /// How many steps old samples may be, where a recipe says.
     pub staleness: Option<usize>,
 }
@@ -98,6 +102,18 @@ pub struct GeneratorFacts {
     pub memory: Option<(Asked, Span)>,
 }
 
+/// A rollout of several turns.
+#[derive(Clone, Debug)]
+pub struct RolloutFacts {
+    pub name: String,
+    /// Index of the model that replies.
+    pub model: usize,
+    /// Its chat template, where the files of its tokenizer are here.
+    pub template: Option<String>,
+    /// The call.
+    pub span: Span,
+}
+
 /// Memory that a generator asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asked {
@@ -134,4 +150,16 @@ pub enum Law {
     File(String),
     /// As earlier samples were: tokens of each.
     Measured(Vec<u32>),
+}
+
+impl Law {
+    /// The mean, where the law says it.
+    pub fn mean(&self) -> Option<f64> {
+        match self {
+            Law::Lognormal { mean, .. } => Some(*mean),
+            Law::Uniform { low, high } => Some(0.5 * (low + high)),
+            Law::Always(x) => Some(*x),
+            Law::File(_) | Law::Measured(_) => None,
+        }
+    }
 }

@@ -11,7 +11,8 @@ use crate::units::Unit;
 use crate::value::{Env, Val};
 
 /// What may be assumed, and its unit.
-const ASSUMED: &[(&str, &str)] = &[("lengths", "token"), ("turns", ""), ("latency", "second")];
+const ASSUMED: &[(&str, &str)] =
+    &[("lengths", "token"), ("turns", ""), ("latency", "second"), ("kept", "")];
 
 impl<'a> Elab<'a, '_> {
     /// Steps of `run 1 epoch`: what the data holds over what a step takes.
@@ -88,6 +89,11 @@ impl<'a> Elab<'a, '_> {
         } else {
             self.law(env, &a.value, unit)?
         };
+        if name == "kept" && law.mean().is_none_or(|share| !(share > 0.0 && share <= 1.0)) {
+            let what = "the share of groups that a `collect` keeps lies between 0 % and 100 %";
+            let d = Diagnostic::error("out-of-range", what).label(a.value.span, "not a share");
+            return self.fail(d.help("such as `assume kept = 30 %`"));
+        }
         let of = name.to_string();
         self.out.facts.assumptions.push(Assumption { of, law, span: a.value.span });
         Ok(())

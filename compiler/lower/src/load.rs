@@ -187,6 +187,19 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
+    /// The chat template of a model, where it is here.
+    pub fn chat_template(&self, model: usize) -> Option<String> {
+        let Tokens::Directory { path } = &self.out.program.models[model].tokens else {
+            return None;
+        };
+        let read = |name: &str| self.files.read(&format!("{path}/{name}")).ok();
+        if let Some(bytes) = read("chat_template.jinja") {
+            return String::from_utf8(bytes).ok();
+        }
+        let config = serde_json::from_slice(&read("tokenizer_config.json")?).ok()?;
+        nrl_facts::history::template_of(&config)
+    }
+
     pub fn tokenizer_size(&mut self, path: &str, vocab: usize, span: Span) -> El<usize> {
         let file = format!("{path}/tokenizer.json");
         let Ok(bytes) = self.files.read(&file) else { return Ok(vocab) };

@@ -176,7 +176,8 @@ impl<'a> Elab<'a, '_> {
             let v = self.expr(env, w)?;
             match &v {
                 Val::Const(Value::Num(s), u) if *u == Unit::of("second") => {
-                    self.out.program.wall_limit_s = Some(*s)
+                    self.out.program.wall_limit_s = Some(*s);
+                    self.out.facts.limit = Some(w.span);
                 }
                 v => {
                     let kind = v.kind();

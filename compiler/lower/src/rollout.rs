@@ -13,6 +13,7 @@ use nrl_syntax::ast::{self, Block, Expr, ExprKind, ItemKind, StmtKind, TypeKind}
 
 use crate::call::ArgVal;
 use crate::elab::{El, Elab};
+use crate::facts::RolloutFacts;
 use crate::modules::{Global, ModuleId};
 use crate::units::Unit;
 use crate::value::{Env, Samples, Val};
@@ -78,6 +79,8 @@ struct Check<'e, 'a, 's> {
     elab: &'e mut Elab<'a, 's>,
     module: ModuleId,
     replies: usize,
+    /// Can a model reply more than once?
+    several: bool,
     in_loop: bool,
     /// Environments that the body calls.
     envs: Vec<&'a ast::ExternEnv>,
@@ -114,7 +117,7 @@ impl<'a> Elab<'a, '_> {
         };
         let per = Unit::of("sample").times(&Unit::of("prompt").inverse());
         let copies = self.counted(n, *sn, "the group size", per)?.max(1);
-        let (reward, binding) = (self.check_rollout(module, d)?, *binding);
+        let (reward, binding) = (self.check_rollout(module, d, *generator, span)?, *binding);
         self.later(span, "rollouts over several turns do not run yet", "this rollout");
         let sampling = drawing.sampling.clone();
         let stage = Stage::Generate { generator: *generator, copies, max_new: None, sampling };
@@ -125,7 +128,13 @@ impl<'a> Elab<'a, '_> {
     }
 
     /// Checks the body once; its reward.
-    fn check_rollout(&mut self, module: ModuleId, d: &'a ast::Fn) -> El<usize> {
+    fn check_rollout(
+        &mut self,
+        module: ModuleId,
+        d: &'a ast::Fn,
+        generator: usize,
+        call: Span,
+    ) -> El<usize> {
         let key = format!("rollout {}@{:?}", d.name.text, d.name.span);
         if let Some(r) = self.rewards.get(&key) {
             return Ok(*r);
@@ -145,9 +154,10 @@ impl<'a> Elab<'a, '_> {
             return self
                 .fail(d.help("write `rollout name(p: Row, gen: Generator) -> Sample { .. }`"));
         }
-        let mut check = Check { elab: self, module, replies: 0, in_loop: false, envs: vec![] };
+        let mut check =
+            Check { elab: self, module, replies: 0, several: false, in_loop: false, envs: vec![] };
         let ty = check.block(&mut scope, &d.body)?;
-        let (replies, envs) = (check.replies, check.envs);
+        let (replies, several, envs) = (check.replies, check.several, check.envs);
         if ty != Ty::Sample {
             let at = d.body.value.as_ref().map_or(d.body.span, |v| v.span);
             let d = Diagnostic::error(
@@ -162,6 +172,13 @@ impl<'a> Elab<'a, '_> {
                 .label(d.name.span, "no `gen.reply` in it");
             return self
                 .fail(d.help("tokens that `gen.reply(c)` makes are trained, and no others"));
+        }
+        if several {
+            let model = self.out.program.generators[generator].model;
+            let template = self.chat_template(model);
+            let name = d.name.text.clone();
+            let facts = RolloutFacts { name, model, template, span: call };
+            self.out.facts.rollouts.push(facts);
         }
         let kind = RewardKind::Extern {
             command: envs.first().map_or(String::new(), |e| e.command.value.clone()),
@@ -543,6 +560,7 @@ impl<'a> Check<'_, 'a, '_> {
     /// `gen.reply(c, max_new: 512 tokens, stop: "</code>")`: the only tokens that are trained.
     fn reply(&mut self, scope: &mut Scope, args: &'a [ast::Arg], span: Span) -> El<Ty> {
         self.replies += 1;
+        self.several |= self.in_loop || self.replies > 1;
         let mut chat = false;
         for a in args {
             let ty = self.expr(scope, &a.value)?;

@@ -4,7 +4,7 @@
 //! carries enters its body once, times something and plus something. It restarts in each sequence,
 //! and the tokens that are not trained are not in it.
 
-use nrl_base::{Diagnostic, Span};
+use nrl_base::{Diagnostic, Severity, Span};
 use nrl_ir::op::Groups;
 use nrl_ir::program::Stage;
 use nrl_ir::{Op, ValueId};
@@ -257,6 +257,30 @@ impl<'a> Elab<'a, '_> {
         Ok(v)
     }
 
+    /// Where it is assumed how many groups are kept, the rounds should be enough for them.
+    fn expect_rounds(&mut self, count: usize, (groups, rounds): (usize, usize), within: Span) {
+        let kept = self.out.facts.assumptions.iter().find(|a| a.of == "kept");
+        let Some((share, span)) = kept.and_then(|a| Some((a.law.mean()?, a.span))) else { return };
+        let need = (groups as f64 / (count as f64 * share)).ceil() as usize;
+        if need <= rounds {
+            return;
+        }
+        let each = count as f64 * share;
+        let what = format!(
+            "about {need} rounds give {groups} groups where {} % are kept, {rounds} are allowed",
+            (share * 1000.0).round() / 10.0
+        );
+        let d = Diagnostic::new("buffer-cannot-fill", Severity::Warning, what)
+            .label(within, format!("{rounds} rounds of {count} prompts"))
+            .label(span, format!("{} groups of each round", (each * 100.0).round() / 100.0))
+            .note("a step that finds fewer groups learns from those, and says so")
+            .help(format!(
+                "write `within {need} rounds`, or take {} prompts in each",
+                (groups as f64 / (rounds as f64 * share)).ceil()
+            ));
+        self.problems.push(d);
+    }
+
     /// All rounds together must be able to give the groups.
     fn check_rounds(
         &mut self,
@@ -269,6 +293,7 @@ impl<'a> Elab<'a, '_> {
         let Some(Stage::Take { count, .. }) = prompts else { return Ok(()) };
         let count = *count;
         if rounds * count >= groups {
+            self.expect_rounds(count, (groups, rounds), within);
             return Ok(());
         }
         let most = rounds * count;

@@ -5,15 +5,19 @@
 
 use nrl_base::{Diagnostic, Files, Problems, SourceMap, Span};
 use nrl_rules::Settings;
-use nrl_rules::recipe::{Recipe, Version};
+use nrl_rules::recipe::{Fact, Recipe, Seconds, Version};
 
 use crate::{load, model, schema};
 
 /// How a recipe is judged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Options {
     /// The version of NeMo RL that it is for.
     pub version: Version,
+    /// Seconds after which the job that runs it is ended, if that is known.
+    pub job: Option<f64>,
+    /// Seconds of a step, where they are predicted: the least, the likely ones, the most.
+    pub step: Option<[f64; 3]>,
 }
 
 /// A recipe and what was found in it.
@@ -35,7 +39,15 @@ pub fn check(
     let (settings, found) = load(files, sources, path, overrides);
     let mut problems = Problems::new();
     problems.extend(found);
-    let recipe = settings.clone().map(|s| model::recipe(s, files, options.version));
+    let recipe = settings.clone().map(|s| {
+        let mut recipe = model::recipe(s, files, options.version);
+        recipe.keeping.first = options.step.and_then(|step| model::first_save(&recipe, step));
+        recipe.keeping.job = options.job.map(|seconds| {
+            let how = "given with `--time`".to_string();
+            Fact::derived("the time of the job", Seconds(seconds), how, &[])
+        });
+        recipe
+    });
     problems.extend(recipe.iter().flat_map(schema::check));
     problems.extend(settings.iter().filter_map(|s| empty(s, path)));
     // Where a section is no mapping, what it lacks is no news.

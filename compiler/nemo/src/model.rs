@@ -4,14 +4,15 @@
 //! facts carry the paths that users know. What is not there stays unknown; nothing is an error here.
 
 mod budget;
+mod history;
 mod rows;
 mod workers;
 
 use nrl_base::Files;
 use nrl_rules::Settings;
 use nrl_rules::recipe::{
-    Advantage, Algorithm, Batch, Engine, Fact, Generation, Keeping, Loss, Overlap, Recipe, Role,
-    Version,
+    Advantage, Algorithm, Batch, Engine, Fact, Generation, Keeping, Loss, Overlap, Reached, Recipe,
+    Role, Seconds, Version,
 };
 
 /// The recipe that settings describe. `files` is asked for `config.json` of local models and for
@@ -29,6 +30,7 @@ pub fn recipe(settings: Settings, files: &dyn Files, version: Version) -> Recipe
     r.cluster = budget::cluster(&r);
     r.workers = workers::workers(&r, files);
     budget::share(&mut r);
+    r.history = history::history(&r, files);
     r
 }
 
@@ -103,7 +105,34 @@ fn keeping(r: &Recipe, section: &str) -> Keeping {
         val_samples: r.int(&at("max_val_samples")),
         val_batch: r.int(&at("val_batch_size")),
         steps: r.int(&at("max_num_steps")),
+        stops: stops(r),
+        ..Keeping::default()
     }
+}
+
+/// When the run saves and stops by itself, if the time can be read.
+fn stops(r: &Recipe) -> Option<Fact<Seconds>> {
+    let time = r.text("checkpointing.checkpoint_must_save_by")?;
+    let parts: Vec<u32> =
+        time.value.split(':').map(|p| p.trim().parse().ok()).collect::<Option<_>>()?;
+    let [days, hours, minutes, seconds] = parts[..] else { return None };
+    let seconds = f64::from(days) * 86_400.0
+        + f64::from(hours) * 3_600.0
+        + f64::from(minutes) * 60.0
+        + f64::from(seconds);
+    Some(time.map(|_| Seconds(seconds)))
+}
+
+/// When the first checkpoint is predicted, where steps take `low` to `high` seconds, `likely` in the middle.
+pub(crate) fn first_save(r: &Recipe, [low, likely, high]: [f64; 3]) -> Option<Reached> {
+    let on = r.keeping.on.as_ref().is_some_and(|on| on.value);
+    let saves = [r.keeping.save_period.clone(), r.int("checkpointing.ft_save_period")];
+    let periods = saves.into_iter().flatten().filter(|n| n.value > 0 && on);
+    let all = periods.chain(r.keeping.steps.clone().filter(|n| n.value > 0));
+    let period = all.min_by_key(|n| n.value)?;
+    let at = |each: f64| Seconds(period.value as f64 * each);
+    let (after, low, high) = (at(likely), at(low), at(high));
+    Some(Reached { step: period.value, period, after, low, high, each: Seconds(likely) })
 }
 
 fn generation(r: &Recipe) -> Option<Generation> {

@@ -1,6 +1,6 @@
 //! Conditions of a recipe, and what checking may cost.
 
-use super::support::of_lines;
+use super::support::{findings, of_lines};
 
 #[test]
 fn conditions_show_both_sides_and_expectations_only_warn() {
@@ -72,4 +72,41 @@ fn keys_of_a_published_model_can_be_set_anew() {
     );
     let few = load(", config: {max_position_embeddings: 8192}");
     assert!(few.contains("positions for 8192"), "{few}");
+}
+
+/// Report c95: 8 groups of 8 prompts a round, of which 5 % are kept, are 8 / 0.4 = 20 rounds.
+#[test]
+fn rounds_too_few_for_what_is_kept_are_told() {
+    let told = |kept: &str, rounds: usize| {
+        let text = format!(
+            "use std.{{data, models, rewards}}\n\nrecipe r {{\n  run 10 steps\n  policy = models.llama(\n    \
+             {{hidden_size: 8, intermediate_size: 16, num_hidden_layers: 1, num_attention_heads: 2}},\n    \
+             tokens: characters(\"0123456789+=$_\", end: \"$\", pad: \"_\"), context: 16 tokens)\n  \
+             sampler = generator(policy)\n  rows = data.made(100 rows, i -> {{prompt: \"1\", answer: \"2\"}})\n  {kept}\n  \
+             step {{\n    s = collect 8 groups where std(r) > 0 within {rounds} rounds {{\n      \
+             t = sampler.generate(rows.take(8 prompts), 4 samples/prompt)\n      r = rewards.exact(t)\n      t\n    }}\n  }}\n}}\n"
+        );
+        findings(&[("a.nrl", &text)], &[])
+    };
+    let found = told("assume kept = 5 %", 10);
+    assert!(
+        found.starts_with(
+            "buffer-cannot-fill: about 20 rounds give 8 groups where 5 % are kept, 10 are allowed"
+        ),
+        "{found}"
+    );
+    assert!(
+        found.contains("help: write `within 20 rounds`, or take 16 prompts in each"),
+        "{found}"
+    );
+    assert_eq!(told("assume kept = 5 %", 20), "");
+    assert_eq!(told("", 1), "");
+    assert!(told("", 0).starts_with("out-of-range: nothing would be collected"));
+    let found = told("assume kept = 1.5", 10);
+    assert!(
+        found.starts_with("out-of-range: the share of groups that a `collect` keeps"),
+        "{found}"
+    );
+    let found = told("assume kep = 5 %", 10);
+    assert!(found.contains("did you mean `kept`?"), "{found}");
 }

@@ -67,11 +67,27 @@ fn worker(r: &Recipe, files: &dyn Files, role: Role, path: &str) -> Worker {
     w.train_tokens = r.int(&w.at(&format!("{tokens}.train_mb_tokens")));
     w.logprob_tokens = r.int(&w.at(&format!("{tokens}.logprob_mb_tokens")));
     w.precision = r.text(&w.at("precision"));
+    (w.master, w.rate) = (master(r, &w), r.num(&w.cfg("optimizer.lr")));
     w.lora = match w.is(Backend::Megatron) {
         true => r.flag(&w.cfg("peft.enabled")),
         false => r.flag(&w.cfg("lora_cfg.enabled")),
     };
     w
+}
+
+/// Megatron adds updates to the weights of the model themselves where its optimizer neither knows that they are
+/// in half precision nor keeps its own parts of them.
+fn master(r: &Recipe, w: &Worker) -> Option<Fact<String>> {
+    let half = w.precision.as_ref().filter(|p| p.value == "bfloat16")?;
+    let (own, parts) = (w.cfg("optimizer.bf16"), w.cfg("optimizer.use_distributed_optimizer"));
+    let off = |path: &str| r.flag(path).filter(|flag| !flag.value);
+    let (own, parts) = (off(&own)?, off(&parts)?);
+    if !w.is(Backend::Megatron) || !r.says(&w.cfg("optimizer.optimizer"), "adam") {
+        return None;
+    }
+    let how = "no copies in f32 are kept".to_string();
+    let name = "weights that updates are added to";
+    Some(Fact::derived(name, "bfloat16".to_string(), how, &[&parts, &own, half]))
 }
 
 /// The backend that the flags choose; Megatron if both do.

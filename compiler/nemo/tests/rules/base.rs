@@ -32,13 +32,24 @@ pub fn files() -> BTreeMap<String, String> {
         all.insert(name.to_string(), text);
     }
     all.insert("rows.jsonl".to_string(), rows);
+    // Conversations in which the model thinks before each answer.
+    let chat = "{\"messages\": [{\"role\": \"user\", \"content\": \"1+1\"}, \
+        {\"role\": \"assistant\", \"content\": \"<think>\\none more\\n</think>\\n\\n2\"}, \
+        {\"role\": \"user\", \"content\": \"+1\"}, \
+        {\"role\": \"assistant\", \"content\": \"<think>\\nagain\\n</think>\\n\\n3\"}]}\n";
+    all.insert("chats.jsonl".to_string(), chat.repeat(200));
     all
 }
 
-/// Checks one of them with overrides.
+/// Checks one of them with overrides. `@job=3600` and `@step=90` are what is known besides: seconds of the job
+/// and of a step.
 pub fn check(files: &BTreeMap<String, String>, path: &str, overrides: &[&str]) -> Checked {
-    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    nrl_nemo::check(files, &mut SourceMap::new(), path, &overrides, Options::default())
+    let known = |name: &str| overrides.iter().find_map(|o| o.strip_prefix(name)?.parse().ok());
+    let step = known("@step=").map(|s: f64| [0.8 * s, s, 1.25 * s]);
+    let options = Options { job: known("@job="), step, ..Options::default() };
+    let overrides = overrides.iter().filter(|o| !o.starts_with('@'));
+    let overrides: Vec<String> = overrides.map(ToString::to_string).collect();
+    nrl_nemo::check(files, &mut SourceMap::new(), path, &overrides, options)
 }
 
 /// Findings as lines.

@@ -159,6 +159,57 @@ fn c23_less_data_than_a_step() {
     finds(&found, "epoch-is-empty", &["128 rows", "1024", "policy.train_global_batch_size"]);
 }
 
+/// 40 query and 8 KV heads over the heads' parallel size: each divides, or is divided.
+#[test]
+fn c09_all_sizes_that_heads_allow() {
+    let legal = |tp: u32| {
+        let child = format!(
+            "cluster: {{gpus_per_node: {tp}}}\npolicy: {{megatron_cfg: {{tensor_model_parallel_size: {tp}}}}}"
+        );
+        let found = findings("megatron.yaml", config(40, 8, 48, 32768, 0), &child);
+        let of: Vec<_> = found
+            .iter()
+            .filter(|d| d.code == "heads-not-divisible" && format!("{d:?}").contains("megatron"))
+            .collect();
+        if let Some(d) = of.first() {
+            let help = d.help.clone().unwrap_or_default();
+            assert!(help.contains("1, 2, 4, 8 or 40"), "{tp}: {help}");
+        }
+        of.is_empty()
+    };
+    let tried = [1, 2, 4, 5, 8, 10, 16, 20, 40];
+    let all: Vec<u32> = tried.into_iter().filter(|tp| legal(*tp)).collect();
+    assert_eq!(all, [1, 2, 4, 8, 40]);
+}
+
+/// The longest sequence is compared with a bin as it is packed: rounded up to what it is padded to.
+#[test]
+fn c13_bins_hold_sequences_as_they_are_padded() {
+    let child = |multiple: u32| {
+        format!(
+            "policy: {{max_total_sequence_length: 509, make_sequence_length_divisible_by: {multiple},\n  \
+             sequence_packing: {{enabled: true, train_mb_tokens: 510, logprob_mb_tokens: 1024}},\n  \
+             generation: {{max_new_tokens: 256, vllm_cfg: {{max_model_len: 509}}}}}}\ndata: {{max_input_seq_length: 253}}"
+        )
+    };
+    let over = |multiple: u32| {
+        let found = findings("grpo.yaml", plain(), &child(multiple));
+        found.into_iter().find(|d| d.code == "sequence-over-budget").map(|d| d.message)
+    };
+    assert_eq!(over(1), None);
+    assert_eq!(over(2), None);
+    let told = "one sequence may reach 512 tokens, a micro-batch holds 510";
+    assert_eq!(over(4).as_deref(), Some(told));
+}
+
+/// No round of dynamic sampling would end before it began; two rounds of two batches cannot be told from here.
+#[test]
+fn c95_a_limit_of_no_rounds() {
+    let child = "grpo: {use_dynamic_sampling: true, dynamic_sampling_max_gen_batches: 0}";
+    let found = findings("grpo.yaml", plain(), child);
+    finds(&found, "out-of-range", &["0 rounds of dynamic sampling"]);
+}
+
 #[test]
 fn c100_a_misspelt_name_is_told_with_its_neighbor() {
     let child = "policy: {max_total_sequence_lenght: 4096, train_micro_batchsize: 2}\ngrpo: {num_generation_per_prompt: 8}";

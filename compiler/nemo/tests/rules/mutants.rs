@@ -174,7 +174,7 @@ fn both_backends_are_a_warning_for_0_3() {
     let both = ["++policy.megatron_cfg.enabled=true".to_string()];
     let severity = |version: Version| {
         let mut sources = SourceMap::new();
-        let options = Options { version };
+        let options = Options { version, ..Options::default() };
         let checked = nrl_nemo::check(&files(), &mut sources, "grpo.yaml", &both, options);
         let mut found = checked.findings.into_iter().filter(|d| d.code == "backend-not-chosen");
         found.next().map(|d| d.severity)

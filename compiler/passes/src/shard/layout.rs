@@ -254,6 +254,9 @@ pub(super) fn is_expert(g: &Graph, mesh: &Mesh, dims: &[DimId]) -> bool {
     mesh.expert_view().is_some() && dims.iter().any(|d| g.dims.get(*d).routed.is_some())
 }
 
+/// Sizes that a message lists at least, if there are so many.
+const SHOWN: usize = 6;
+
 #[allow(clippy::too_many_arguments)]
 fn uneven(
     code: &'static str,
@@ -271,7 +274,9 @@ fn uneven(
         "heads-not-divisible" => format!("{size} {what} cannot be split over {axis} = {n}"),
         _ => format!("dim `{dim}` of size {size} cannot be split over {axis} = {n}"),
     };
-    let near: Vec<String> = legal.iter().filter(|s| **s <= 2 * n).map(usize::to_string).collect();
+    // A short list is whole, a long one ends near what was asked for.
+    let shown = |s: &&usize| legal.len() <= SHOWN || **s <= 2 * n;
+    let near: Vec<String> = legal.iter().filter(shown).map(usize::to_string).collect();
     let help = format!("{axis} may be {}", near.join(", "));
     let split = Some(Split { dim, size, axis, axis_size: n, legal });
     Problem { split, ..Problem::new(code, text, None) }.help(help)

@@ -5,12 +5,16 @@
 
 mod access;
 mod fact;
+mod history;
+mod time;
 mod worker;
 
 use std::fmt;
 
 pub use access::shown;
 pub use fact::{Cause, Fact, Shown, Whence};
+pub use history::History;
+pub use time::{Reached, Seconds};
 pub use worker::{Backend, Mesh, Role, Worker};
 
 use crate::settings::Settings;
@@ -146,6 +150,12 @@ pub struct Keeping {
     pub val_samples: Option<Fact<i64>>,
     pub val_batch: Option<Fact<i64>>,
     pub steps: Option<Fact<i64>>,
+    /// When the run saves and stops by itself, counted from its start.
+    pub stops: Option<Fact<Seconds>>,
+    /// When the job that it runs in is ended from outside.
+    pub job: Option<Fact<Seconds>>,
+    /// When the first checkpoint of its own schedule is predicted.
+    pub first: Option<Reached>,
 }
 
 /// A recipe.
@@ -162,6 +172,8 @@ pub struct Recipe {
     pub loss: Loss,
     pub overlap: Overlap,
     pub keeping: Keeping,
+    /// What becomes of the earlier turns of a conversation.
+    pub history: Option<History>,
     /// The settings that it was read from.
     pub settings: Option<Settings>,
 }

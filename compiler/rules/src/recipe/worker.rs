@@ -66,6 +66,10 @@ pub struct Worker {
     pub train_tokens: Option<Fact<i64>>,
     pub logprob_tokens: Option<Fact<i64>>,
     pub precision: Option<Fact<String>>,
+    /// The format of the weights that updates are added to, where it is the one of the model.
+    pub master: Option<Fact<String>>,
+    /// The largest learning rate of an optimizer that scales gradients away: the size of an update.
+    pub rate: Option<Fact<f64>>,
     pub lora: Option<Fact<bool>>,
 }
 
@@ -167,6 +171,8 @@ impl Worker {
             train_tokens: None,
             logprob_tokens: None,
             precision: None,
+            master: None,
+            rate: None,
             lora: None,
         }
     }

@@ -9,6 +9,7 @@ mod checkpoint;
 mod data;
 mod generation;
 mod gym;
+mod history;
 mod length;
 mod lora;
 mod loss;
@@ -21,6 +22,7 @@ mod precision;
 mod refit;
 mod rollout_mesh;
 mod single_controller;
+mod time;
 mod vision;
 
 use crate::rule::Rule;
@@ -44,6 +46,8 @@ pub const TABLES: &[&[Rule]] = &[
     asynchronous::RULES,
     single_controller::RULES,
     checkpoint::RULES,
+    time::RULES,
+    history::RULES,
     data::RULES,
     precision::RULES,
     lora::RULES,

@@ -183,6 +183,36 @@ pub const RULES: &[Rule] = &[
             }
         },
     ),
+    // Beyond the catalogue: bf16 has 8 significant bits, so small updates of large weights are lost.
+    warning("PREC-23", "update-below-precision", "updates that bf16 rounds away", |r, f| {
+        for w in &r.workers {
+            let (Some(master), Some(rate)) = (&w.master, &w.rate) else { continue };
+            if master.value != "bf16" && master.value != "bfloat16" || rate.value <= 0.0 {
+                continue;
+            }
+            let (largest, lost) = (moved(rate.value), lost(rate.value));
+            if lost < 0.5 {
+                continue;
+            }
+            let update = scientific(rate.value);
+            let told = f.found(
+                format!(
+                    "bf16 weights without master copies: an update of {update} rounds away for {} % of weights (typical size {TYPICAL})",
+                    whole_percent(lost)
+                ),
+                &[master, rate],
+            );
+            told.note(format!(
+                "bf16 has 8 significant bits: at {TYPICAL} its numbers are {} apart, and less than half of that changes nothing; {update} changes weights below {} only",
+                scientific(spacing(TYPICAL)),
+                scientific(largest)
+            ))
+            .help(match r.settings.is_some() {
+                true => format!("`{}: true` (+ 4 bytes per parameter, over dp)", w.cfg("optimizer.use_distributed_optimizer")),
+                false => "`master: f32` (+ 4 bytes per parameter, over dp)".to_string(),
+            });
+        }
+    }),
     error("PREC-19", CODE, "padded routes without FP8", |r, f| {
         for w in r.workers.iter().filter(|w| w.is(Backend::Megatron)) {
             let path = w.cfg("model_overrides.moe_router_padding_for_quantization");
@@ -259,4 +289,63 @@ fn eights(r: &Recipe) -> Vec<(&Worker, impl Fn(&str) -> String + use<>)> {
             (w, move |name: &str| format!("{section}.{name}"))
         })
         .collect()
+}
+
+/// Deviation of the weights of trained models, in round numbers; most start from it
+/// (`initializer_range` of their configurations).
+const TYPICAL: f64 = 0.02;
+
+/// The distance of neighbors in bf16 (7 bits behind the leading one) at `x`.
+fn spacing(x: f64) -> f64 {
+    (x.abs().log2().floor() - 7.0).exp2()
+}
+
+/// Below this size a weight in bf16 changes by an update of size `u`: half a distance is `u` or less.
+fn moved(u: f64) -> f64 {
+    ((2.0 * u).log2().floor() + 8.0).exp2()
+}
+
+/// The share of normal weights of the typical deviation that an update of size `u` leaves as they are.
+fn lost(u: f64) -> f64 {
+    1.0 - erf(moved(u) / (TYPICAL * std::f64::consts::SQRT_2))
+}
+
+/// The error function, to 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26).
+fn erf(x: f64) -> f64 {
+    let t = 1.0 / (1.0 + 0.327_591_1 * x);
+    let terms = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
+    let sum = terms.iter().fold(0.0, |sum, a| (sum + a) * t);
+    1.0 - sum * (-x * x).exp()
+}
+
+/// `5e-7`, `1.2e-4`, `0.5`: two digits.
+fn scientific(x: f64) -> String {
+    if x >= 0.01 {
+        return format!("{}", (x * 1000.0).round() / 1000.0);
+    }
+    let text = format!("{x:.1e}");
+    text.replace(".0e", "e")
+}
+
+/// Whole percent, never 100 where something is left.
+fn whole_percent(share: f64) -> u32 {
+    (share * 100.0).round().min(99.0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 0.02 is between 2^-6 and 2^-5, so its neighbors are 2^-13 away; twice 5e-7 is just over 2^-20, the
+    /// distance between 2^-13 and 2^-12. Of a normal law 0.97 % is within 0.0122 deviations.
+    #[test]
+    fn what_rounds_away_in_bf16() {
+        assert_eq!(spacing(0.02), 2f64.powi(-13));
+        assert_eq!(moved(5e-7), 2f64.powi(-12));
+        assert!((lost(5e-7) - 0.9903).abs() < 1e-4, "{}", lost(5e-7));
+        assert!(lost(1e-3) < 1e-6);
+        assert_eq!(scientific(5e-7), "5e-7");
+        assert_eq!(scientific(spacing(0.02)), "1.2e-4");
+        assert!((erf(1.0) - 0.842_700_793).abs() < 2e-7);
+    }
 }

@@ -129,6 +129,21 @@ mod tests {
         assert_eq!(packed, [vec![vec![0], vec![2]], vec![vec![1], vec![]]]);
     }
 
+    /// Report c13: what is packed is what is fed. 19 sequences of 25 tokens are 475, which 512 hold. Aligned to 4 they
+    /// are 28 each: 18 of them are 504 and the last one is for another micro-batch, never for 532 tokens.
+    #[test]
+    fn bins_are_filled_with_the_lengths_that_are_fed() {
+        let budget = Budget { tokens: 512, sequences: 100 };
+        let packed = |length: usize| {
+            let all: Vec<usize> = (0..19).collect();
+            let packed = pack(&single(&[length; 19]), &all, 1, budget).unwrap();
+            packed[0].iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(packed(25), [19]);
+        assert_eq!(packed(25usize.next_multiple_of(2)), [19]);
+        assert_eq!(packed(25usize.next_multiple_of(4)), [18, 1]);
+    }
+
     #[test]
     fn a_sample_over_the_budget_is_named() {
         let e = pack(&single(&[101]), &[0], 1, WIDE).unwrap_err();
