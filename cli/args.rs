@@ -84,6 +84,9 @@ pub struct RunArgs {
     /// Goes on from a checkpoint: `latest`, a run such as `runs/3`, or one of its checkpoints
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+    /// Refuses a recipe whose numbers depend on packing, micro-batches or layout
+    #[arg(long)]
+    pub exact: bool,
     /// Shows nothing but problems and where the files are
     #[arg(short, long)]
     pub quiet: bool,

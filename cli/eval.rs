@@ -10,7 +10,7 @@ use crate::load;
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> ExitCode {
-    let compiled = match load::recipe(&args.recipe) {
+    let compiled = match load::recipe(&args.recipe, false) {
         Ok(compiled) => compiled,
         Err(code) => return code,
     };

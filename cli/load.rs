@@ -18,8 +18,8 @@ pub fn engine() -> impl Engine {
     nrl_cpu::CpuEngine::new()
 }
 
-/// Compiles a recipe; problems go to standard error.
-pub fn recipe(args: &RecipeArgs) -> Result<Compiled, ExitCode> {
+/// Compiles a recipe; problems go to standard error. An exact one depends neither on packing nor on layout.
+pub fn recipe(args: &RecipeArgs, exact: bool) -> Result<Compiled, ExitCode> {
     let mut sources = SourceMap::new();
     let options = nrl_driver::Options {
         sets: args.sets.clone(),
@@ -30,6 +30,14 @@ pub fn recipe(args: &RecipeArgs) -> Result<Compiled, ExitCode> {
         ..nrl_driver::Options::default()
     };
     let (compiled, found) = nrl_driver::compile(&Disk, &mut sources, &args.file, &options);
+    if let Some(place) = compiled.as_ref().filter(|_| exact).and_then(|c| c.facts.inexact.first()) {
+        let what = "`--exact` refuses this recipe: a loss depends on packing and layout";
+        let d = Diagnostic::error("loss-depends-on-layout", what)
+            .label(*place, "a mean over what is computed at once")
+            .help("write `over: tokens`, or run without `--exact`");
+        report::print(&[d], &sources);
+        return Err(ExitCode::from(1));
+    }
     if let Some(first) = compiled.as_ref().and_then(|c| c.not_yet.first()) {
         report::print(std::slice::from_ref(first), &sources);
         return Err(ExitCode::from(1));

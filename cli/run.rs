@@ -14,7 +14,7 @@ use crate::screen::{self, Screen};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> ExitCode {
-    let compiled = match load::recipe(&args.recipe) {
+    let compiled = match load::recipe(&args.recipe, args.exact) {
         Ok(compiled) => compiled,
         Err(code) => return code,
     };

@@ -85,7 +85,7 @@ pub fn diagnostic(d: &Diagnostic, sources: &SourceMap, path: &str) -> lsp::Diagn
 pub fn symbol(kind: Kind) -> lsp::SymbolKind {
     match kind {
         Kind::Function => lsp::SymbolKind::FUNCTION,
-        Kind::Model | Kind::Record | Kind::Type => lsp::SymbolKind::STRUCT,
+        Kind::Model | Kind::Record | Kind::Type | Kind::Unit => lsp::SymbolKind::STRUCT,
         Kind::Enum => lsp::SymbolKind::ENUM,
         Kind::Plan => lsp::SymbolKind::OBJECT,
         Kind::Recipe => lsp::SymbolKind::CLASS,
@@ -103,7 +103,7 @@ pub fn symbol(kind: Kind) -> lsp::SymbolKind {
 pub fn item(sort: Sort) -> lsp::CompletionItemKind {
     match sort {
         Sort::Declared(Kind::Function) | Sort::Builtin => lsp::CompletionItemKind::FUNCTION,
-        Sort::Declared(Kind::Model | Kind::Record | Kind::Type | Kind::Recipe) => {
+        Sort::Declared(Kind::Model | Kind::Record | Kind::Type | Kind::Unit | Kind::Recipe) => {
             lsp::CompletionItemKind::STRUCT
         }
         Sort::Declared(Kind::Enum) => lsp::CompletionItemKind::ENUM,

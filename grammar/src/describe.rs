@@ -82,6 +82,7 @@ impl Rule {
             Rule::kw_then => "then",
             Rule::kw_timeout => "timeout",
             Rule::kw_type => "type",
+            Rule::kw_unit => "unit",
             Rule::kw_until => "until",
             Rule::kw_update => "update",
             Rule::kw_use => "use",
@@ -258,7 +259,8 @@ impl Rule {
             | Rule::recipe_item
             | Rule::rollout_item
             | Rule::test_item
-            | Rule::type_item => "an item",
+            | Rule::type_item
+            | Rule::unit_item => "an item",
             Rule::use_names => "names in `{ }`",
             Rule::as_clause => "`as`",
             Rule::params => "parameters in `( )`",
@@ -392,6 +394,7 @@ impl Rule {
             | Rule::kw_then
             | Rule::kw_timeout
             | Rule::kw_type
+            | Rule::kw_unit
             | Rule::kw_until
             | Rule::kw_update
             | Rule::kw_use

@@ -383,7 +383,7 @@ fn state_of_experts_is_cut_by_stages_and_experts() {
 /// lists them.
 #[test]
 fn all_sizes_that_40_and_8_heads_allow() {
-    let model = "llama(\n    {hidden_size: 5120, intermediate_size: 13824, num_hidden_layers: 2, \
+    let model = "llama(\n    {hidden_size: 5120, intermediate_size: 17920, num_hidden_layers: 2, \
         num_attention_heads: 40, num_key_value_heads: 8},\n    \
         tokens: characters(\"0123456789+=$_\", end: \"$\", pad: \"_\"), context: 64 tokens)";
     let legal = |tp: usize| {

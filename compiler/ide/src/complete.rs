@@ -154,6 +154,7 @@ impl Document {
             ItemKind::Mesh(_) | ItemKind::View(_) => Kind::Mesh,
             ItemKind::Const(_) => Kind::Constant,
             ItemKind::Type(_) => Kind::Type,
+            ItemKind::Unit(_) => Kind::Unit,
             ItemKind::Recipe(_) | ItemKind::Use(_) | ItemKind::Pool(_) | ItemKind::Test(_) => {
                 return None;
             }

@@ -7,9 +7,9 @@ pub const RESERVED: [&str; 15] = [
 ];
 
 /// Words that begin an item.
-pub const ITEMS: [&str; 14] = [
+pub const ITEMS: [&str; 15] = [
     "enum", "extern", "fn", "mesh", "model", "plan", "pool", "recipe", "record", "rollout", "test",
-    "type", "use", "view",
+    "type", "unit", "use", "view",
 ];
 
 /// Words that begin a statement of a recipe, a phase or a step.

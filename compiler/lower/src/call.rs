@@ -27,6 +27,11 @@ impl<'a> Elab<'a, '_> {
         args: &'a [ast::Arg],
         span: Span,
     ) -> El<Val<'a>> {
+        if let ast::ExprKind::Field { base, name } = &callee.kind
+            && let Some(item) = self.enum_before(env, base)
+        {
+            return self.variant_call(env, item, name, args, span);
+        }
         let f = self.expr(env, callee)?;
         self.apply(env, f, None, args, callee.span, span)
     }
@@ -357,7 +362,14 @@ impl<'a> Elab<'a, '_> {
                 }
                 Ok(Value::record(out))
             }
-            Val::Variant { name, .. } => Ok(Value::text(name)),
+            Val::Variant { name, vals, .. } if vals.is_empty() => Ok(Value::text(name)),
+            Val::Variant { name, vals, .. } => {
+                let mut out = vec![Value::text(name)];
+                for v in vals {
+                    out.push(self.constants(v, span)?);
+                }
+                Ok(Value::list(out))
+            }
             v => {
                 let (e, _) = self.host(v, span)?;
                 match e {

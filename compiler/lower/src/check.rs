@@ -114,13 +114,9 @@ impl<'a> Names<'_, 'a, '_> {
             }
             ItemKind::Enum(e) => {
                 self.new_type(&e.name);
-                for v in e.variants.iter().filter(|v| !v.fields.is_empty()) {
-                    let what =
-                        format!("variant `{}` holds values, which does not run yet", v.name.text);
-                    let d = Diagnostic::error("not-supported", what);
-                    self.elab.problems.push(d.label(v.span, "this variant"));
-                }
+                e.variants.iter().flat_map(|v| &v.fields).for_each(|t| self.ty(t));
             }
+            ItemKind::Unit(u) => self.unit(u),
             ItemKind::Recipe(r) => {
                 r.params.iter().filter_map(|p| p.ty.as_ref()).for_each(|t| self.ty(t));
             }
@@ -135,6 +131,56 @@ impl<'a> Names<'_, 'a, '_> {
             let d = Diagnostic::error("duplicate-name", what).label(name.span, "defined again");
             self.elab.problems.push(d.help("choose another name"));
         }
+    }
+
+    /// A unit of one's own is new, and if it is a multiple, then of a unit that there is.
+    fn unit(&mut self, u: &'a ast::UnitDef) {
+        let name = u.name.text.as_str();
+        let other = [name.to_string(), format!("{name}s"), name.trim_end_matches('s').to_string()];
+        if let Some(known) = other.iter().find(|n| crate::units::Unit::is_known(n)) {
+            let what = format!("`{known}` is a unit of the language");
+            let d = Diagnostic::error("duplicate-name", what).label(u.name.span, "defined again");
+            self.elab.problems.push(d.help("choose another name"));
+            return;
+        }
+        let Some(of) = &u.of else { return };
+        let mut way = vec![];
+        if self.leads_back(u, self.module, u, &mut way) {
+            // A circle is told of once, at the first of its units.
+            if way.iter().all(|w| u.name.span.start <= w.start) {
+                let what = format!("the unit `{name}` is defined through itself");
+                let d = Diagnostic::error("recursion", what).label(of.span, "leads back to it");
+                self.elab.problems.push(d.help(format!("write `unit {name}` for one of its own")));
+            }
+            return;
+        }
+        let ExprKind::Quantity(q) = &of.kind else { return };
+        let known = |f: &ast::UnitFactor| self.elab.unit_item(self.module, &f.name.text).is_some();
+        if !q.unit.iter().any(known) {
+            let _ = self.elab.expr(&Env::new(self.module), of);
+        }
+    }
+
+    /// Whether the units that a unit is a multiple of lead back to `to`.
+    fn leads_back(
+        &self,
+        u: &ast::UnitDef,
+        module: ModuleId,
+        to: &ast::UnitDef,
+        way: &mut Vec<Span>,
+    ) -> bool {
+        let Some(ExprKind::Quantity(q)) = u.of.as_ref().map(|e| &e.kind) else { return false };
+        q.unit.iter().any(|f| {
+            let Some((m, next)) = self.elab.unit_item(module, &f.name.text) else { return false };
+            if std::ptr::eq(next, to) {
+                return true;
+            }
+            if way.contains(&next.name.span) {
+                return false;
+            }
+            way.push(next.name.span);
+            self.leads_back(next, m, to, way)
+        })
     }
 
     fn function(&mut self, f: &'a ast::Fn) {
@@ -158,6 +204,7 @@ impl<'a> Names<'_, 'a, '_> {
                 let head = name.split('.').next().unwrap_or(&name);
                 let known = TYPES.contains(&head)
                     || crate::units::Unit::type_name(head).is_some()
+                    || self.elab.own_unit(self.module, head, crate::expr::OWN_DEPTH).is_some()
                     || self.elab.modules.find(self.module, head).is_some();
                 if !known {
                     let what = format!("there is no type `{name}`");
@@ -236,6 +283,9 @@ impl<'a> Names<'_, 'a, '_> {
     fn arms(&mut self, value: Span, arms: &'a [ast::Arm]) {
         let named = arms.iter().find_map(|a| match &a.pattern.kind {
             ast::PatternKind::Name(n) => self.variants.get(n.as_str()),
+            ast::PatternKind::Variant { path, .. } => {
+                self.variants.get(path.names.last()?.text.as_str())
+            }
             _ => None,
         });
         let Some([item]) = named.map(Vec::as_slice) else { return };
@@ -278,14 +328,7 @@ impl<'a> Names<'_, 'a, '_> {
                 self.arms(value.span, arms);
                 for a in arms {
                     let mark = self.scope.len();
-                    if let ast::PatternKind::Name(n) = &a.pattern.kind {
-                        self.scope.push(n.clone());
-                    }
-                    if let ast::PatternKind::Some(p) = &a.pattern.kind
-                        && let ast::PatternKind::Name(n) = &p.kind
-                    {
-                        self.scope.push(n.clone());
-                    }
+                    bound(&a.pattern, &mut self.scope);
                     self.expr(&a.value);
                     self.scope.truncate(mark);
                 }
@@ -315,5 +358,17 @@ impl<'a> Names<'_, 'a, '_> {
             ExprKind::Some(x) => self.expr(x),
             _ => {}
         }
+    }
+}
+
+/// The names that a pattern binds.
+fn bound(p: &ast::Pattern, names: &mut Vec<String>) {
+    match &p.kind {
+        ast::PatternKind::Name(n) => names.push(n.clone()),
+        ast::PatternKind::Some(inner) => bound(inner, names),
+        ast::PatternKind::Tuple(all) | ast::PatternKind::Variant { args: all, .. } => {
+            all.iter().for_each(|p| bound(p, names));
+        }
+        ast::PatternKind::Any | ast::PatternKind::None | ast::PatternKind::Value(_) => {}
     }
 }

@@ -77,53 +77,96 @@ impl<'a> Elab<'a, '_> {
         self.covers(&v, value, arms)?;
         for arm in arms {
             let mut inner = env.clone();
-            let hit = match (&arm.pattern.kind, &v) {
-                (ast::PatternKind::Any, _) => true,
-                (ast::PatternKind::None, Val::Variant { of, name }) => {
-                    let of = *of;
-                    self.variant(of, "none", arm.pattern.span)?;
-                    name == "none"
-                }
-                (ast::PatternKind::None, v) => v.is_none(),
-                (ast::PatternKind::Name(n), Val::Variant { of, name }) => {
-                    let of = *of;
-                    self.variant(of, n, arm.pattern.span)?;
-                    n == name
-                }
-                (ast::PatternKind::Name(n), v) => {
-                    inner.bind(n, v.clone());
-                    true
-                }
-                (ast::PatternKind::Value(pattern), Val::Const(v, u)) => {
-                    let p = self.expr(env, pattern)?;
-                    match &p {
-                        Val::Const(Value::Num(_), w) if u != w => {
-                            let what = format!("this `match` is of {u}, the pattern of {w}");
-                            let d = Diagnostic::error("unit-mismatch", what);
-                            let d = d.label(pattern.span, format!("this is {w}"));
-                            return self.fail(d.label(value.span, format!("this is {u}")));
-                        }
-                        Val::Const(p, _) => p == v,
-                        Val::Range(low, high) => {
-                            matches!(v, Value::Num(x) if (*low..=*high).contains(x))
-                        }
-                        _ => false,
-                    }
-                }
-                (ast::PatternKind::Some(p), v) if !v.is_none() => {
-                    if let ast::PatternKind::Name(n) = &p.kind {
-                        inner.bind(n, v.clone());
-                    }
-                    true
-                }
-                _ => false,
-            };
+            let hit = self.takes(env, &mut inner, &arm.pattern, &v, value.span)?;
             if hit {
                 return self.expr(&inner, &arm.value);
             }
         }
         let shown = crate::types::shown(&v);
         self.no_match(&shown, value.span)
+    }
+
+    /// Whether a pattern takes a value; the names that it binds go into `inner`.
+    fn takes(
+        &mut self,
+        env: &Env<'a>,
+        inner: &mut Env<'a>,
+        p: &'a ast::Pattern,
+        v: &Val<'a>,
+        at: Span,
+    ) -> El<bool> {
+        Ok(match (&p.kind, v) {
+            (ast::PatternKind::Any, _) => true,
+            (ast::PatternKind::None, Val::Variant { of, name, .. }) => {
+                self.variant(of, "none", p.span)?;
+                name == "none"
+            }
+            (ast::PatternKind::None, v) => v.is_none(),
+            (ast::PatternKind::Name(n), Val::Variant { of, name, .. }) => {
+                let declared = self.variant_named(of, n, p.span)?;
+                if !declared.fields.is_empty() {
+                    let form = crate::cover::form(declared, "_", &[]);
+                    let what = format!("`{n}` holds values, which its pattern must name");
+                    let d = Diagnostic::error("wrong-arguments", what).label(p.span, "not here");
+                    return self.fail(d.help(format!("write `{form}`, or names in place of `_`")));
+                }
+                n == name
+            }
+            (ast::PatternKind::Name(n), v) => {
+                inner.bind(n, v.clone());
+                true
+            }
+            (ast::PatternKind::Variant { path, args }, Val::Variant { of, name, vals }) => {
+                let Some(key) = path.names.last() else { return Ok(false) };
+                let declared = self.variant_named(of, &key.text, key.span)?;
+                if declared.fields.len() != args.len() {
+                    let form = crate::cover::form(declared, "_", &[]);
+                    let what = format!(
+                        "`{}` holds {} values, this pattern names {}",
+                        key.text,
+                        declared.fields.len(),
+                        args.len()
+                    );
+                    let d = Diagnostic::error("wrong-arguments", what).label(p.span, "here");
+                    return self.fail(d.help(format!("write `{form}`, or names in place of `_`")));
+                }
+                if key.text != *name {
+                    return Ok(false);
+                }
+                for (p, v) in args.iter().zip(vals) {
+                    if !self.takes(env, inner, p, v, at)? {
+                        return Ok(false);
+                    }
+                }
+                true
+            }
+            (ast::PatternKind::Tuple(ps), Val::Tuple(vs)) if ps.len() == vs.len() => {
+                for (p, v) in ps.iter().zip(vs) {
+                    if !self.takes(env, inner, p, v, at)? {
+                        return Ok(false);
+                    }
+                }
+                true
+            }
+            (ast::PatternKind::Value(pattern), Val::Const(v, u)) => {
+                let x = self.expr(env, pattern)?;
+                match &x {
+                    Val::Const(Value::Num(_), w) if u != w => {
+                        let what = format!("this `match` is of {u}, the pattern of {w}");
+                        let d = Diagnostic::error("unit-mismatch", what);
+                        let d = d.label(pattern.span, format!("this is {w}"));
+                        return self.fail(d.label(at, format!("this is {u}")));
+                    }
+                    Val::Const(x, _) => x == v,
+                    Val::Range(low, high) => {
+                        matches!(v, Value::Num(x) if (*low..=*high).contains(x))
+                    }
+                    _ => false,
+                }
+            }
+            (ast::PatternKind::Some(p), v) if !v.is_none() => self.takes(env, inner, p, v, at)?,
+            _ => false,
+        })
     }
 
     /// The arms of a `match` of an enum, a bool or what may be none take all there is.

@@ -4,7 +4,7 @@
 //! come too late. Decided for enums, bools and what may be none; numbers and texts are endless.
 
 use nrl_base::Span;
-use nrl_syntax::ast::{Arm, ExprKind, Item, ItemKind, Pattern, PatternKind};
+use nrl_syntax::ast::{Arm, ExprKind, Item, ItemKind, Pattern, PatternKind, Variant};
 
 /// What is left over; none if everything is taken or the values are endless.
 pub fn missing(arms: &[Arm], of: Option<&Item>) -> Option<Vec<String>> {
@@ -25,9 +25,24 @@ pub fn missing(arms: &[Arm], of: Option<&Item>) -> Option<Vec<String>> {
     } else {
         vec!["none", "some x"]
     };
+    let declared = |name: &str| match of.map(|i| &i.kind) {
+        Some(ItemKind::Enum(e)) => e.variants.iter().find(|v| v.name.text == name),
+        _ => None,
+    };
+    let shown = |name: &&str| declared(name).map_or((*name).to_string(), |v| form(v, "_", &[]));
     let left: Vec<String> =
-        all.iter().filter(|a| !taken.iter().any(|t| t == *a)).map(|a| (*a).to_string()).collect();
+        all.iter().filter(|a| !taken.iter().any(|t| t == *a)).map(shown).collect();
     (!left.is_empty()).then_some(left)
+}
+
+/// A variant as it is written: `selective(_)`, with `..` or the types of its values in place of `_`.
+pub fn form(v: &Variant, each: &str, types: &[String]) -> String {
+    if v.fields.is_empty() {
+        return v.name.text.clone();
+    }
+    let one = |i: usize| types.get(i).map_or(each, String::as_str);
+    let all: Vec<&str> = (0..v.fields.len()).map(one).collect();
+    format!("{}({})", v.name.text, all.join(", "))
 }
 
 /// The first arm that an earlier one leaves nothing for, and that one.
@@ -62,6 +77,9 @@ fn word(p: &Pattern) -> Option<String> {
     match &p.kind {
         PatternKind::Name(n) => Some(n.clone()),
         PatternKind::None => Some("none".into()),
+        PatternKind::Variant { path, args } if args.iter().all(|p| takes_all(p, &[])) => {
+            path.names.last().map(|n| n.text.clone())
+        }
         PatternKind::Some(inner) if takes_all(inner, &[]) => Some("some x".into()),
         PatternKind::Value(e) => match &e.kind {
             ExprKind::Bool(b) => Some(b.to_string()),

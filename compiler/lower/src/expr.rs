@@ -7,8 +7,17 @@ use nrl_ir::op::{BinaryOp, Op, ReduceOp, UnaryOp};
 use nrl_syntax::ast::{self, Expr, ExprKind, ItemKind};
 
 use crate::elab::{El, Elab, Stop};
+use crate::modules::Global;
 use crate::units::Unit;
 use crate::value::{Closure, Env, Samples, Side, Val};
+
+/// How many units of one's own may stand for one another.
+pub const OWN_DEPTH: usize = 16;
+
+/// `1 value`, `2 values`.
+fn values(n: usize) -> String {
+    if n == 1 { "1 value".into() } else { format!("{n} values") }
+}
 
 impl<'a> Elab<'a, '_> {
     /// The value of an expression.
@@ -103,18 +112,40 @@ impl<'a> Elab<'a, '_> {
     }
 
     fn read_unit(&mut self, factors: &[ast::UnitFactor], span: Span) -> El<(Unit, f64)> {
-        match Unit::read(factors) {
+        let home = self.modules.home(span, crate::modules::ModuleId(0));
+        match Unit::read(factors, &|name| self.own_unit(home, name, OWN_DEPTH)) {
             Ok(found) => Ok(found),
             Err(name) => {
-                let help =
-                    nearest(&name, Unit::spellings()).map(|n| format!("did you mean `{n}`?"));
+                let names = self.modules.get(home).names.keys().map(String::as_str);
+                let mut units: Vec<&str> = Unit::spellings().collect();
+                units.extend(names.filter(|n| self.own_unit(home, n, OWN_DEPTH).is_some()));
+                let help = nearest(&name, units).map_or_else(
+                    || format!("a unit of your own is declared above the recipe: `unit {name}`"),
+                    |n| format!("did you mean `{n}`?"),
+                );
                 self.fail(
                     Diagnostic::error("unknown-unit", format!("`{name}` is not a unit"))
                         .label(span, "this quantity")
-                        .help_opt(help),
+                        .help(help),
                 )
             }
         }
+    }
+
+    /// A unit that a file declares, or imports: in the singular or plural, whichever it is declared in.
+    pub fn own_unit(
+        &self,
+        module: crate::modules::ModuleId,
+        name: &str,
+        depth: usize,
+    ) -> Option<(Unit, f64)> {
+        let (home, declared) = self.unit_item(module, name)?;
+        let Some(ExprKind::Quantity(q)) = declared.of.as_ref().map(|e| &e.kind) else {
+            return declared.of.is_none().then(|| (Unit::own(&declared.name.text), 1.0));
+        };
+        let depth = depth.checked_sub(1)?;
+        let (unit, scale) = Unit::read(&q.unit, &|n| self.own_unit(home, n, depth)).ok()?;
+        Some((unit, scale * q.value))
     }
 
     /// `{a: 1}`; the type of a declared record says what its fields are.
@@ -378,10 +409,110 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
+    /// The declaration of a unit, and the file that it is in.
+    pub fn unit_item(
+        &self,
+        module: crate::modules::ModuleId,
+        name: &str,
+    ) -> Option<(crate::modules::ModuleId, &'a ast::UnitDef)> {
+        let one = name.strip_suffix('s').unwrap_or(name);
+        let spellings = [name.to_string(), one.to_string(), format!("{name}s")];
+        spellings.iter().find_map(|n| match self.modules.find(module, n)? {
+            Global::Item(m, i) => match &self.modules.item(m, i).kind {
+                ItemKind::Unit(u) => Some((m, u)),
+                _ => None,
+            },
+            Global::Module(_) => None,
+        })
+    }
+
+    /// A variant that stands alone.
     pub fn variant(&mut self, item: &'a ast::Item, key: &str, span: Span) -> El<Val<'a>> {
+        let v = self.variant_named(item, key, span)?;
+        if v.fields.is_empty() {
+            return Ok(Val::Variant { of: item, name: key.into(), vals: vec![] });
+        }
+        let what = format!("`{key}` holds {}, and none is given", values(v.fields.len()));
+        let d = Diagnostic::error("wrong-arguments", what).label(span, "nothing in it");
+        let d = if self.is_std(v.span) { d } else { d.label(v.span, "declared here") };
+        self.fail(d.help(format!("write `{}`", crate::cover::form(v, "..", &self.types_of(v)))))
+    }
+
+    /// `selective([mlp, norm])`: a variant with its values.
+    pub fn variant_call(
+        &mut self,
+        env: &Env<'a>,
+        item: &'a ast::Item,
+        key: &ast::Name,
+        args: &'a [ast::Arg],
+        span: Span,
+    ) -> El<Val<'a>> {
+        let v = self.variant_named(item, &key.text, key.span)?;
+        if let Some(name) = args.iter().find_map(|a| a.name.as_ref()) {
+            let what = format!("the values of `{}` have no names", key.text);
+            let d = Diagnostic::error("wrong-arguments", what).label(name.span, "a name");
+            return self.fail(d.help("give the value alone"));
+        }
+        if args.len() != v.fields.len() {
+            let what = format!(
+                "`{}` holds {}, and {} given",
+                key.text,
+                values(v.fields.len()),
+                if args.len() == 1 { "1 is".into() } else { format!("{} are", args.len()) }
+            );
+            let d = Diagnostic::error("wrong-arguments", what).label(span, "here");
+            let d = if self.is_std(v.span) { d } else { d.label(v.span, "declared here") };
+            let form = crate::cover::form(v, "..", &self.types_of(v));
+            return self.fail(d.help(format!("write `{form}`")));
+        }
+        let mut vals = vec![];
+        for (arg, ty) in args.iter().zip(&v.fields) {
+            let home = self.modules.home(ty.span, env.module);
+            let given = self.expr_for(env, &arg.value, home, ty)?;
+            let what = format!("{}(..)", key.text);
+            let mut dims = crate::types::Dims::new();
+            vals.push(self.coerce(env, &mut dims, home, given, ty, arg.value.span, &what)?);
+        }
+        Ok(Val::Variant { of: item, name: key.text.clone(), vals })
+    }
+
+    /// The types that a variant holds, as they are written.
+    pub fn types_of(&self, v: &ast::Variant) -> Vec<String> {
+        v.fields.iter().map(|t| self.sources.text(t.span).to_string()).collect()
+    }
+
+    /// The enum that is written before a dot.
+    pub fn enum_before(&self, env: &Env<'a>, base: &Expr) -> Option<&'a ast::Item> {
+        let (of, name) = match &base.kind {
+            ExprKind::Name(n) => (None, n.as_str()),
+            ExprKind::Field { base, name } => (Some(base.as_name()?), name.text.as_str()),
+            _ => return None,
+        };
+        if env.get(of.unwrap_or(name)).is_some() {
+            return None;
+        }
+        let home = self.modules.home(base.span, env.module);
+        let found = match of {
+            None => self.modules.find(home, name)?,
+            Some(of) => match self.modules.find(home, of)? {
+                Global::Module(m) => *self.modules.get(m).names.get(name)?,
+                Global::Item(..) => return None,
+            },
+        };
+        let Global::Item(m, i) = found else { return None };
+        Some(self.modules.item(m, i)).filter(|i| matches!(i.kind, ItemKind::Enum(_)))
+    }
+
+    /// The variant of an enum that is called `key`.
+    pub fn variant_named(
+        &mut self,
+        item: &'a ast::Item,
+        key: &str,
+        span: Span,
+    ) -> El<&'a ast::Variant> {
         let ItemKind::Enum(e) = &item.kind else { return Err(Stop) };
-        if e.variants.iter().any(|v| v.name.text == key) {
-            return Ok(Val::Variant { of: item, name: key.into() });
+        if let Some(v) = e.variants.iter().find(|v| v.name.text == key) {
+            return Ok(v);
         }
         let known: Vec<&str> = e.variants.iter().map(|v| v.name.text.as_str()).collect();
         let help = nearest(key, known.iter().copied()).map_or_else(
@@ -402,6 +533,19 @@ impl<'a> Elab<'a, '_> {
         e: &'a Expr,
         item: &'a ast::Item,
     ) -> El<Val<'a>> {
+        if let (ExprKind::Call { callee, args }, ItemKind::Enum(en)) = (&e.kind, &item.kind)
+            && let ExprKind::Name(name) = &callee.kind
+            && env.get(name).is_none()
+        {
+            let variant = en.variants.iter().any(|v| v.name.text == *name);
+            let home = self.modules.home(e.span, env.module);
+            let other =
+                self.modules.find(home, name).is_some() || crate::intrinsic::find(name).is_some();
+            if variant || !other {
+                let key = ast::Name { text: name.clone(), span: callee.span };
+                return self.variant_call(env, item, &key, args, e.span);
+            }
+        }
         let name = if matches!(e.kind, ExprKind::None) { Some("none") } else { e.as_name() };
         if let (Some(name), ItemKind::Enum(en)) = (name, &item.kind) {
             let variant = en.variants.iter().any(|v| v.name.text == name);
@@ -464,10 +608,16 @@ impl<'a> Elab<'a, '_> {
             return self.contract(a?, b?, lhs.span, rhs.span, span);
         }
         let a = self.expr(env, lhs);
-        if let (B::Eq | B::Ne, Ok(Val::Variant { of, name })) = (op, &a) {
-            let (of, name) = (*of, name.clone());
+        if let (B::Eq | B::Ne, Ok(Val::Variant { of, .. })) = (op, &a) {
+            let of = *of;
             let b = self.expr_for_enum(env, rhs, of)?;
-            let same = matches!(&b, Val::Variant { name: n, .. } if *n == name);
+            let same = match &b {
+                Val::Variant { .. } => {
+                    let a = a?;
+                    self.constants(&a, lhs.span)? == self.constants(&b, rhs.span)?
+                }
+                _ => false,
+            };
             return Ok(Val::bool(same == (op == B::Eq)));
         }
         let b = self.expr(env, rhs);

@@ -22,6 +22,8 @@ pub struct Facts {
     pub assumptions: Vec<Assumption>,
     /// Where the time of the run is limited.
     pub limit: Option<Span>,
+    /// Means over micro-batches, whose numbers depend on packing and layout.
+    pub inexact: Vec<Span>,
     /// Calls of rollouts in which a model replies more than once.
     pub rollouts: Vec<RolloutFacts>,
     /// How many steps old samples may be, where a recipe says.

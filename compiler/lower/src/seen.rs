@@ -125,7 +125,7 @@ impl<'a> Elab<'a, '_> {
                 let keys: Vec<&str> = fields.keys().map(String::as_str).collect();
                 members(format!("a record of {}", keys.join(", ")), &keys, false)
             }
-            (Val::Variant { name, .. }, _) => text(format!("{}: {name}", v.kind())),
+            (Val::Variant { .. }, _) => text(format!("{}: {}", v.kind(), crate::types::shown(v))),
             (Val::Samples(s), _) => {
                 let all = ["length", "truncated", "logprob"];
                 members(v.kind(), &all[..2 + usize::from(s.drawing.is_some())], false)

@@ -284,7 +284,8 @@ impl<'a> Elab<'a, '_> {
         Claim { span, text: format!("fails {}", f.code.text), kind: Kind::Known(why) }
     }
 
-    /// `per_token([[[0.1, 0.2], [0.3]]])`, `per_sample([[1, 0]])`, `per_group([3])`: given numbers.
+    /// `per_token([[[0.1, 0.2], [0.3]]])`, `per_sample([[1, 0]])`, `per_group([3])`, `per_pair([0.5])`: given
+    /// numbers. The pairs of a batch are its groups.
     pub fn literal(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
         let (name, span) = (a.which.name, a.span);
         let (v, at) = a.need("numbers");
@@ -379,8 +380,8 @@ impl<'a> Elab<'a, '_> {
         if depth == 1 {
             match &trial.groups {
                 Some((g, place)) if g.len() != count => {
-                    conflict =
-                        Some((format!("{count} groups"), format!("{} groups", g.len()), *place));
+                    let groups = |n: usize| format!("{n} groups or pairs");
+                    conflict = Some((groups(count), groups(g.len()), *place));
                 }
                 Some(_) => {}
                 None => trial.groups = Some((vec![1; count], at)),

@@ -250,7 +250,15 @@ impl<'a> Elab<'a, '_> {
             return if ok { Ok(v) } else { self.wrong(&v, article(&name), ty, of) };
         }
         let Some((m, item)) = self.type_item(module, path) else {
+            let own = || self.own_unit(module, &name, crate::expr::OWN_DEPTH);
             if let Some(unit) = Unit::type_name(&name) {
+                return self.in_unit(v, &unit, ty, of);
+            }
+            if let Some((unit, scale)) = own() {
+                if scale != 1.0 {
+                    let what = "the unit of a type is a whole one, such as `s` or `B`";
+                    return self.error("unknown-unit", ty.span, what, "a multiple of it");
+                }
                 return self.in_unit(v, &unit, ty, of);
             }
             let what = format!("there is no type `{name}`");
@@ -260,8 +268,8 @@ impl<'a> Elab<'a, '_> {
             (ItemKind::Type(t), v) => self.expand((m, t.name.text.clone()), of.span, |me| {
                 me.coerce(env, dims, m, v, &t.ty, of.span, of.what)
             }),
-            (ItemKind::Enum(_), Val::Variant { of: e, name }) if std::ptr::eq(e, item) => {
-                Ok(Val::Variant { of: e, name })
+            (ItemKind::Enum(_), Val::Variant { of: e, name, vals }) if std::ptr::eq(e, item) => {
+                Ok(Val::Variant { of: e, name, vals })
             }
             (ItemKind::Enum(e), v) => {
                 let known: Vec<&str> = e.variants.iter().map(|x| x.name.text.as_str()).collect();
@@ -466,7 +474,11 @@ impl<'a> Elab<'a, '_> {
                         && self.is_unit(m, &t.ty)
                 }
                 Some(_) => false,
-                None => Unit::type_name(&p.text()).is_some(),
+                None => {
+                    let name = p.text();
+                    let own = || self.own_unit(module, &name, crate::expr::OWN_DEPTH);
+                    Unit::type_name(&name).is_some() || own().is_some()
+                }
             },
             TypeKind::Optional(t) => self.is_unit(module, t),
             TypeKind::Within { base, .. }
@@ -612,7 +624,11 @@ pub fn shown(v: &Val<'_>) -> String {
     match v {
         Val::Const(Value::Num(x), u) if !u.is_none() => format!("{x} {u}"),
         Val::Const(c, _) => c.to_json().to_string(),
-        Val::Variant { name, .. } => name.clone(),
+        Val::Variant { name, vals, .. } if vals.is_empty() => name.clone(),
+        Val::Variant { name, vals, .. } => {
+            let vals: Vec<String> = vals.iter().map(shown).collect();
+            format!("{name}({})", vals.join(", "))
+        }
         Val::Range(low, high) => format!("{low}..{high}"),
         v => v.kind(),
     }

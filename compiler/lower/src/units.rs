@@ -1,10 +1,15 @@
 //! Units of quantities. Unlike units do not add; products and quotients combine.
 
+use std::borrow::Cow;
+
 use nrl_syntax::ast::UnitFactor;
 
 /// A product of base units with nonzero powers, sorted by name; empty for a plain number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unit(Vec<(&'static str, i32)>);
+pub struct Unit(Vec<(Cow<'static, str>, i32)>);
+
+/// What a file adds to the units of the language, by name: the unit and its factor.
+pub type Own<'o> = &'o dyn Fn(&str) -> Option<(Unit, f64)>;
 
 /// Base units with every spelling. The factor turns one of the spelling into base units.
 const SPELLINGS: &[(&str, &str, f64)] = &[
@@ -63,7 +68,23 @@ impl Unit {
 
     /// The base unit `name`, to the first power.
     pub fn of(name: &'static str) -> Unit {
-        Unit(vec![(name, 1)])
+        Unit(vec![(Cow::Borrowed(name), 1)])
+    }
+
+    /// The unit that a file calls `name`, in the singular or plural.
+    pub fn own(name: &str) -> Unit {
+        let one = name.strip_suffix('s').filter(|n| !n.is_empty()).unwrap_or(name);
+        Unit(vec![(Cow::Owned(one.to_string()), 1)])
+    }
+
+    /// Whether the language has a unit of this spelling.
+    pub fn is_known(name: &str) -> bool {
+        SPELLINGS.iter().any(|(s, ..)| *s == name)
+    }
+
+    /// The unit to a power.
+    fn to(&self, power: i32) -> Unit {
+        Unit(self.0.iter().map(|(n, p)| (n.clone(), p * power)).collect())
     }
 
     pub fn is_none(&self) -> bool {
@@ -71,18 +92,20 @@ impl Unit {
     }
 
     /// Reads a written unit: the unit and the factor to its base units.
-    pub fn read(factors: &[UnitFactor]) -> Result<(Unit, f64), String> {
+    pub fn read(factors: &[UnitFactor], own: Own<'_>) -> Result<(Unit, f64), String> {
         let mut unit = Unit::none();
         let mut scale = 1.0;
         for f in factors {
-            let Some((_, base, factor)) = SPELLINGS.iter().find(|(s, _, _)| *s == f.name.text)
-            else {
+            let known = SPELLINGS.iter().find(|(s, _, _)| *s == f.name.text);
+            let known = known.map(|(_, base, factor)| match base.is_empty() {
+                true => (Unit::none(), *factor),
+                false => (Unit::of(base), *factor),
+            });
+            let Some((base, factor)) = known.or_else(|| own(&f.name.text)) else {
                 return Err(f.name.text.clone());
             };
             scale *= factor.powi(f.power);
-            if !base.is_empty() {
-                unit = unit.times(&Unit(vec![(base, f.power)]));
-            }
+            unit = unit.times(&base.to(f.power));
         }
         Ok((unit, scale))
     }
@@ -105,7 +128,7 @@ impl Unit {
         for (name, power) in &other.0 {
             match out.iter_mut().find(|(n, _)| n == name) {
                 Some((_, p)) => *p += power,
-                None => out.push((name, *power)),
+                None => out.push((name.clone(), *power)),
             }
         }
         out.retain(|(_, p)| *p != 0);
@@ -114,7 +137,7 @@ impl Unit {
     }
 
     pub fn inverse(&self) -> Unit {
-        Unit(self.0.iter().map(|(n, p)| (*n, -p)).collect())
+        self.to(-1)
     }
 }
 
@@ -124,8 +147,8 @@ impl std::fmt::Display for Unit {
             return f.write_str("a plain number");
         }
         let show = |positive: bool| {
-            let part = |(n, p): &(&str, i32)| {
-                if p.abs() == 1 { (*n).to_string() } else { format!("{n}^{}", p.abs()) }
+            let part = |(n, p): &(Cow<'static, str>, i32)| {
+                if p.abs() == 1 { n.to_string() } else { format!("{n}^{}", p.abs()) }
             };
             self.0
                 .iter()

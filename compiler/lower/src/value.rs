@@ -39,6 +39,8 @@ pub enum Val<'a> {
     Variant {
         of: &'a ast::Item,
         name: String,
+        /// What it holds, of the types that the enum declares.
+        vals: Vec<Val<'a>>,
     },
     Range(f64, f64),
     Closure(Rc<Closure<'a>>),
@@ -394,6 +396,7 @@ impl<'a> Val<'a> {
                 ast::ItemKind::Model(_) => "a model definition".into(),
                 ast::ItemKind::Record(_) => "a record type".into(),
                 ast::ItemKind::Enum(_) => "an enum".into(),
+                ast::ItemKind::Unit(_) => "a unit".into(),
                 ast::ItemKind::Plan(_) | ast::ItemKind::PlanFor(_) => "a plan".into(),
                 _ => "a definition".into(),
             },

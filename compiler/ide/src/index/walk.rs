@@ -46,6 +46,7 @@ impl<'w> Walk<'w> {
             ItemKind::Mesh(_) | ItemKind::View(_) => Kind::Mesh,
             ItemKind::Const(_) => Kind::Constant,
             ItemKind::Type(_) => Kind::Type,
+            ItemKind::Unit(_) => Kind::Unit,
             ItemKind::Use(_) | ItemKind::Pool(_) | ItemKind::Test(_) => return,
         };
         let Some(name) = item.name() else { return };
@@ -156,6 +157,7 @@ impl<'w> Walk<'w> {
             }
             ItemKind::Test(t) => self.block(&t.body),
             ItemKind::Type(t) => self.ty(&t.ty),
+            ItemKind::Unit(u) => u.of.iter().for_each(|e| self.expr(e)),
             ItemKind::Const(b) => {
                 self.ty_opt(b.ty.as_ref());
                 self.expr(&b.value);

@@ -61,6 +61,7 @@ static OWN: &[Intrinsic] = &[
     of("per_token", &["numbers"]),
     of("per_sample", &["numbers"]),
     of("per_group", &["numbers"]),
+    of("per_pair", &["numbers"]),
     of("len", &["x"]),
     of("map", &["list", "f"]),
     of("filter", &["list", "f"]),
@@ -308,7 +309,7 @@ impl<'a> Elab<'a, '_> {
             "optimizer" | "json_lines" | "made_rows" | "load_model" | "characters" | "frozen"
             | "generator" | "generate" | "take" | "chat" | "at_most" | "shuffled" | "from"
             | "file" | "evaluate" | "held_out" | "validate" => self.stage_call(env, args),
-            "per_token" | "per_sample" | "per_group" => self.literal(args),
+            "per_token" | "per_sample" | "per_group" | "per_pair" => self.literal(args),
             _ => self.tensor_call(env, args),
         }
     }

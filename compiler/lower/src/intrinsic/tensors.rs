@@ -368,6 +368,7 @@ impl<'a> Elab<'a, '_> {
             .note("two micro-batches of 2 and 8 tokens that add up to 10 each: 3.125 here, 2.0 over all tokens")
             .help("write `over: tokens`, unless it must be as Megatron-LM has it"),
         );
+        self.out.facts.inexact.push(place);
         self.later(place, "a mean over a micro-batch does not run yet", "this mean");
         let ones = self.ones(x, span)?;
         let ones = self.tensor(&ones, span)?.id;

@@ -139,3 +139,21 @@ fn a_test_with_an_error_says_what_and_where() {
     let outside = super::support::of_lines("fn f() -> int = 1", "  a = per_token([1.0])");
     assert!(outside.contains("misplaced: `per_token` gives numbers to a test"), "{outside}");
 }
+
+/// By hand: the margins differ by 0.5 and by -1; -log(sigmoid(x)) is log(1 + exp(-x)).
+#[test]
+fn numbers_per_pair_are_given_to_losses_of_pairs() {
+    let text = "use std.dpo\n\ntest \"pairs\" {\n  \
+                let own = per_pair([1.5, -0.5])\n  let ref = per_pair([1.0, 0.5])\n  \
+                let loss = dpo.preference(own, ref, beta: 1.0)\n  \
+                assert loss == [log(1 + exp(-0.5)), log(1 + exp(1.0))] within 1e-12\n  \
+                assert dpo.accuracy(own, ref) == 0.5\n  \
+                assert mean(loss, over: pairs) == 0.5 * (log(1 + exp(-0.5)) + log(1 + exp(1.0))) within 1e-12\n}\n";
+    assert_eq!(outcomes(text), ["pairs: ok"]);
+    let text = "test \"pairs\" {\n  assert per_pair([1, 2]) == per_pair([1, 2, 3])\n}\n";
+    let found = outcomes(text);
+    assert!(
+        found[0].contains("dim-mismatch") && found[0].contains("3 groups or pairs here"),
+        "{found:?}"
+    );
+}

@@ -185,8 +185,12 @@ fn definitions_that_nothing_uses_are_checked_too() {
     let one = |above: &str| of_lines(above, "");
     let found = one("enum E { a, b }\n\nfn f(e: E) -> int = match e {\n  a -> 1\n}");
     assert!(found.starts_with("no-match: this `match` does not take b\n"), "{found}");
-    let found = one("enum E { a, b(list(text)) }");
-    assert!(found.starts_with("not-supported: variant `b` holds values"), "{found}");
+    let found = one("enum E { a, b(list(txt)) }");
+    assert!(found.starts_with("unknown-name: there is no type `txt`"), "{found}");
+    let found = one("enum E { a, b(int) }\n\nfn f(e: E) -> int = match e {\n  b(n) -> n\n}");
+    assert!(found.starts_with("no-match: this `match` does not take a\n"), "{found}");
+    let found = one("enum E { a, b(int) }\n\nfn f(e: E) -> int = match e {\n  a -> 1\n}");
+    assert!(found.starts_with("no-match: this `match` does not take b(_)\n"), "{found}");
     let found = one("type text = float in 0..1");
     assert!(found.starts_with("duplicate-name: `text` is a type of the language"), "{found}");
     let found = one("record R {\n  a: flot\n}");
@@ -194,4 +198,148 @@ fn definitions_that_nothing_uses_are_checked_too() {
     assert!(found.contains("did you mean `float`?"), "{found}");
     let found = one("type T = int where its > 0");
     assert!(found.starts_with("unknown-name: there is no `its` here"), "{found}");
+}
+
+const DECAY: &str = r#"enum Decay { never, halved(int), over(int, float in 0..1) }
+
+fn rate(d: Decay, t: int) -> float = match d {
+  never        -> 1.0
+  halved(0..1) -> 0.0
+  halved(n)    -> 0.5 ^ (t // n)
+  over(n, _)   -> 1.0 - t / n
+}
+
+record Falling { decay: Decay = halved(4) }
+
+fn planned(p: Falling) -> float = rate(p.decay, 4)"#;
+
+#[test]
+fn variants_with_values_are_made_and_taken_apart() {
+    let lines = "  a = rate(halved(3), 7)\n  b = rate(never, 7)\n  c = rate(Decay.over(14, 0.5), 7)\n  \
+                 d = rate(halved(1), 7)\n  e = planned({})\n  f = planned({decay: over(8, 0.1)})\n  \
+                 require a == 0.25, b == 1, c == 0.5, d == 0, e == 0.5, f == 0.5\n  \
+                 require Decay.halved(3) == halved(3), Decay.halved(3) != halved(4), Decay.never != halved(3)";
+    assert_eq!(of_lines(DECAY, lines), "");
+}
+
+#[test]
+fn variants_with_values_say_what_is_wrong() {
+    let fails = |line: &str, parts: &[&str]| {
+        let found = of_lines(DECAY, line);
+        for p in parts {
+            assert!(found.contains(p), "{line}\n{found}");
+        }
+        let headlines = found.lines().filter(|l| !l.starts_with("  ")).count();
+        assert_eq!(headlines, 1, "one mistake is one message:\n{found}");
+    };
+    fails(
+        "  a = rate(halved, 7)",
+        &[
+            "wrong-arguments: `halved` holds 1 value, and none is given",
+            "help: write `halved(int)`",
+        ],
+    );
+    fails(
+        "  a = rate(over(3), 7)",
+        &[
+            "wrong-arguments: `over` holds 2 values, and 1 is given",
+            "write `over(int, float in 0..1)`",
+        ],
+    );
+    fails(
+        "  a = rate(never(1), 7)",
+        &["wrong-arguments: `never` holds 0 values, and 1 is given", "help: write `never`"],
+    );
+    fails("  a = rate(halved(2.5), 7)", &["wrong-type: `halved(..)` must be a whole number"]);
+    fails("  a = rate(over(3, 1.5), 7)", &["out-of-range: `over(..)` is 1.5, outside 0..1"]);
+    fails(
+        "  a = rate(halvd(2), 7)",
+        &["unknown-name: `Decay` has no `halvd`", "did you mean `halved`?"],
+    );
+    fails(
+        "  a = rate(halved(n: 2), 7)",
+        &["wrong-arguments: the values of `halved` have no names"],
+    );
+    let of = |arms: &str| format!("  a: int = match Decay.halved(3) {{\n{arms}\n  }}");
+    fails(
+        &of("    halved -> 1\n    _ -> 2"),
+        &[
+            "wrong-arguments: `halved` holds values, which its pattern must name",
+            "write `halved(_)`",
+        ],
+    );
+    fails(
+        &of("    halved(a, b) -> 1\n    _ -> 2"),
+        &["wrong-arguments: `halved` holds 1 values, this pattern names 2", "write `halved(_)`"],
+    );
+    fails(
+        &of("    halved(n) -> n\n    never -> 2"),
+        &["no-match: this `match` does not take over(_, _)"],
+    );
+    fails(
+        &of("    halved(n) -> n\n    halved(_) -> 1\n    _ -> 2"),
+        &["unreachable-arm: this arm is never taken"],
+    );
+}
+
+#[test]
+fn units_of_ones_own_count_and_convert() {
+    let units = "unit widget\nunit dozens = 12 widgets\nunit gross = 12 dozen\n\n\
+                 fn price(n: widgets, each: float) -> float = n * each";
+    let lines = "  per = 3 widgets/prompt\n  all = per * 8 prompts\n  \
+                 require all == 2 dozens, 1 gross == 144 widgets, price(all, 0.5) == 12\n  \
+                 n: widgets = 5 widgets\n  require n == 5 widget";
+    assert_eq!(of_lines(units, lines), "");
+    let fails = |above: &str, line: &str, parts: &[&str]| {
+        let found = of_lines(above, line);
+        for p in parts {
+            assert!(found.contains(p), "{line}\n{found}");
+        }
+        let headlines = found.lines().filter(|l| !l.starts_with("  ")).count();
+        assert_eq!(headlines, 1, "one mistake is one message:\n{found}");
+    };
+    fails(units, "  a = 3 widgets + 2 tokens", &["unit-mismatch", "widgets", "tokens"]);
+    fails(
+        units,
+        "  a = price(3, 1.0)",
+        &["unit-mismatch: `n` needs a unit: widgets", "write `3 widgets`"],
+    );
+    fails(
+        units,
+        "  a = price(3 tokens, 1.0)",
+        &["unit-mismatch: `n` is counted in widgets, not in tokens"],
+    );
+    fails(
+        units,
+        "  a = 3 widgts",
+        &["unknown-unit: `widgts` is not a unit", "did you mean `widget"],
+    );
+    fails("", "  a = 3 parsecs", &["unknown-unit", "declared above the recipe: `unit parsecs`"]);
+    fails("unit token", "", &["duplicate-name: `token` is a unit of the language"]);
+    fails("unit GB = 5 B", "", &["duplicate-name: `GB` is a unit of the language"]);
+    fails(
+        "unit a = 2 b\nunit b = 2 a",
+        "  x = 1",
+        &["recursion: the unit `a` is defined through itself"],
+    );
+    fails(
+        "unit a = 2 tokns",
+        "",
+        &["unknown-unit: `tokns` is not a unit", "did you mean `tokens`?"],
+    );
+    fails("unit widget\nunit widget", "", &["duplicate-name: `widget` is defined twice"]);
+    fails("unit a = 2 b\nunit b = 2 c\nunit c = 2 b", "  x = 3", &["recursion: the unit `b`"]);
+    fails(units, "  a: dozens = 2 dozens", &["unknown-unit: the unit of a type is a whole one"]);
+}
+
+/// A unit is imported by its name; two files that declare the same one mean the same.
+#[test]
+fn units_come_from_other_files() {
+    let shop = "unit widget\n\nfn price(n: widgets) -> float = 2.0 * n\n";
+    let text = super::support::recipe(
+        "use \"shop.nrl\".{widget, price}",
+        "  a = price(3 widgets)\n  require a == 6",
+    );
+    let found = super::support::findings(&[("a.nrl", &text), ("shop.nrl", shop)], &[]);
+    assert_eq!(found, "");
 }

@@ -41,6 +41,7 @@ pub enum ItemKind {
     Rollout(Fn),
     Test(Test),
     Type(TypeDef),
+    Unit(UnitDef),
     /// `x = e` outside everything.
     Const(Bind),
 }
@@ -62,6 +63,7 @@ impl Item {
             ItemKind::Recipe(x) => Some(&x.name),
             ItemKind::Const(x) => x.names.first(),
             ItemKind::Type(x) => Some(&x.name),
+            ItemKind::Unit(x) => Some(&x.name),
             ItemKind::Use(_) | ItemKind::Pool(_) | ItemKind::Test(_) => None,
         }
     }
@@ -235,6 +237,14 @@ pub struct RecordField {
 pub struct Enum {
     pub name: Name,
     pub variants: Vec<Variant>,
+}
+
+/// `unit widgets`, or `unit dozens = 12 widgets`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct UnitDef {
+    pub name: Name,
+    /// How much it is of another; none for a unit of its own.
+    pub of: Option<Expr>,
 }
 
 /// One variant of an enum.

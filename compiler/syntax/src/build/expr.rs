@@ -299,6 +299,11 @@ impl Build<'_> {
         );
     }
 
+    /// The quantity of a unit that is a multiple of another.
+    pub fn unit_of(&mut self, pair: Option<Pair<'_, Rule>>) -> Option<Option<Expr>> {
+        pair.map_or(Some(None), |pair| self.quantity(pair).map(Some))
+    }
+
     fn quantity(&mut self, pair: Pair<'_, Rule>) -> Option<Expr> {
         let whole_span = self.span(&pair);
         let mut kids = Kids::of(pair);

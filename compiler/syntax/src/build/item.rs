@@ -60,6 +60,11 @@ impl Build<'_> {
                 let name = self.name(&kids.next()?);
                 ItemKind::Type(TypeDef { name, ty: self.ty(kids.next()?)? })
             }
+            Rule::unit_item => {
+                let mut kids = Kids::of(pair);
+                let name = self.name(&kids.next()?);
+                ItemKind::Unit(UnitDef { name, of: self.unit_of(kids.next())? })
+            }
             _ => return None,
         })
     }
