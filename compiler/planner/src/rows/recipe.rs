@@ -39,6 +39,8 @@ pub struct Layout {
     /// Data parallel, with weights cut over `fsdp` of them.
     pub dp: usize,
     pub fsdp: usize,
+    /// Weights are gathered layer by layer, from the ranks of `fsdp` and `cp`.
+    pub gathers: bool,
     pub sp: bool,
     pub micro: f64,
 }
@@ -259,13 +261,15 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
     }
     let all = gpus / cut;
     let gathers = ["torchtitan", "prime-rl", "full_shard", "zero-3", "fsdp", "automodel"];
+    let gathers = gathers.iter().any(|f| row.framework.to_lowercase().contains(f));
     let fsdp = match row.fsdp {
         // Its weights stay whole between micro-batches.
         _ if row.framework.contains("Meta") => 1,
         Some(n) if n > 1 => n.min(all),
-        None if gathers.iter().any(|f| row.framework.to_lowercase().contains(f)) => all,
+        None if gathers => all,
         _ => 1,
     };
+    let gathers = fsdp > 1 || (gathers && cp > 1);
     let sp = match row.sp.as_str() {
         "True" => true,
         "False" => false,
@@ -278,7 +282,7 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
         // The column is the batch of a rank, cut into as many parts as there are stages.
         micro = (micro / (pp * vpp) as f64).max(1.0);
     }
-    Ok(Layout { tp, pp, vpp, cp, ep, dp: all / fsdp, fsdp, sp, micro })
+    Ok(Layout { tp, pp, vpp, cp, ep, dp: all / fsdp, fsdp, gathers, sp, micro })
 }
 
 fn plan(row: &Row, l: &Layout) -> String {
@@ -295,7 +299,7 @@ fn plan(row: &Row, l: &Layout) -> String {
         let _ = write!(megatron, ", split: {split:?}");
     }
     megatron.push(')');
-    if l.fsdp == 1 {
+    if !l.gathers {
         return megatron;
     }
     let base = if l.dp > 1 { "plans.hsdp()" } else { "plans.fsdp()" };

@@ -278,11 +278,7 @@ impl Stage<'_> {
         let s = self.stack;
         let half = self.load.precision == Precision::Bf16;
         let mesh = self.load.mesh;
-        let over = |axes: &[String]| {
-            // Shards of a framework that spreads them over the ranks of a ring too.
-            let rings = s.shards_over_cp && !axes.is_empty() && !axes.iter().any(|a| a == "cp");
-            (mesh.size_over(axes) * if rings { mesh.size("cp") } else { 1 }).max(1) as f64
-        };
+        let over = |axes: &[String]| mesh.size_over(axes).max(1) as f64;
         let (mut held, mut frozen, mut gradients, mut state) = (0.0, 0.0, 0.0, 0.0);
         for (times, p, layout, _) in self.parameters().into_iter().filter(|x| !self.is_adapter(x.1))
         {

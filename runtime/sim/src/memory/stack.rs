@@ -39,8 +39,6 @@ pub struct Stack {
     pub layer_gradient: f64,
     /// Bytes per weight of an embedding that is also the head, from the head's gradient to its own.
     pub tied_gradient: f64,
-    /// Ranks that share the tokens of sequences (`cp`) hold shards of their own.
-    pub shards_over_cp: bool,
     /// Under a pipeline the weights of a stage stay gathered and its gradients whole, in f32.
     pub whole_stage: bool,
     /// Copies of the hidden states of all tokens in the backward pass of a layer, where ranks share tokens.
@@ -120,7 +118,6 @@ impl Stack {
             head_held: 0.0,
             layer_gradient: 0.0,
             tied_gradient: 0.0,
-            shards_over_cp: false,
             whole_stage: false,
             shared_hidden: 0.0,
             loss: Loss { each: 2.0, cut: 0.0, columns: None, head: 2.0, hidden: 2.0 },
@@ -168,7 +165,6 @@ impl Stack {
             head_held: 2.0,
             layer_gradient: 6.0,
             tied_gradient: 4.0,
-            shards_over_cp: true,
             whole_stage: true,
             shared_hidden: 4.0,
             loss: Loss { each: 12.0, cut: 8.0, columns: None, head: 6.0, hidden: 2.0 },
