@@ -36,6 +36,8 @@ pub struct Layout {
     pub vpp: usize,
     pub cp: usize,
     pub ep: usize,
+    /// Ranks that share one expert.
+    pub etp: usize,
     /// Data parallel, with weights cut over `fsdp` of them.
     pub dp: usize,
     pub fsdp: usize,
@@ -80,6 +82,7 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
         ("cp", layout.cp),
         ("tp", layout.tp),
         ("ep", layout.ep),
+        ("etp", layout.etp),
     ] {
         if size > 1 || (name == "dp" && layout.fsdp == 1) {
             axes.push(format!("{name}: {size}"));
@@ -270,6 +273,8 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
         _ => 1,
     };
     let gathers = fsdp > 1 || (gathers && cp > 1);
+    // Megatron-Core cuts experts as it cuts the rest, where nothing says otherwise; recipes that spread them say otherwise.
+    let etp = if row.experts.is_some() && row.ep.is_none() && !gathers { tp } else { 1 };
     let sp = match row.sp.as_str() {
         "True" => true,
         "False" => false,
@@ -282,7 +287,7 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
         // The column is the batch of a rank, cut into as many parts as there are stages.
         micro = (micro / (pp * vpp) as f64).max(1.0);
     }
-    Ok(Layout { tp, pp, vpp, cp, ep, dp: all / fsdp, fsdp, gathers, sp, micro })
+    Ok(Layout { tp, pp, vpp, cp, ep, etp, dp: all / fsdp, fsdp, gathers, sp, micro })
 }
 
 fn plan(row: &Row, l: &Layout) -> String {
