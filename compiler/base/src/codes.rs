@@ -148,10 +148,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("stop-tokens-missing", "a list of stop tokens leaves out one on which the model ends"),
     ("syntax", "the text is not what the grammar expects here"),
     ("teachers-unused", "teachers and the estimator that reads them do not match"),
-    (
-        "template-rewrites-history",
-        "a chat template changes the earlier turns of a conversation",
-    ),
+    ("template-rewrites-history", "a chat template changes the earlier turns of a conversation"),
     ("tensor-outside-step", "a tensor is computed where there are no tensors"),
     ("tied-head-differs", "a stored head differs from the embedding it is tied to"),
     ("too-little-data", "one step takes more rows than a file has"),

@@ -211,9 +211,10 @@ recipe small {
     assert!((theirs / 57.91e9 - 1.0).abs() < 1e-3, "{theirs}");
     let seconds = phase.seconds.value;
     let tokens = step.tokens / seconds / 4.0;
-    assert!((tokens / 5378.0 - 1.0).abs() < 0.2, "{tokens} tokens/s");
+    // Measured with every second product computed again; here attention is.
+    assert!((tokens / 5378.0 - 1.0).abs() < 0.25, "{tokens} tokens/s");
     let mfu = tokens * theirs / 989e12;
-    assert!((mfu / 0.315 - 1.0).abs() < 0.2, "{mfu}");
+    assert!((mfu / 0.315 - 1.0).abs() < 0.25, "{mfu}");
 }
 
 /// Adam of 70 B parameters on hosts takes 12 bytes each: 847 GB on one node, half of it on two, a fourth on four
