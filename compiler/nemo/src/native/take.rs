@@ -165,15 +165,14 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         let name = if name == "val_loss" { "loss" } else { name };
         facts.insert("metric", Value::Text(name.into()));
     }
-    if !megatron(root) {
-        if let Some(Value::List(betas)) = get("policy.optimizer.kwargs.betas")
-            && let [first, second] = betas.as_slice()
-            && is_number(&first.value)
-            && is_number(&second.value)
-        {
-            facts.insert("beta1", first.value.clone());
-            facts.insert("beta2", second.value.clone());
-        }
+    if !megatron(root)
+        && let Some(Value::List(betas)) = get("policy.optimizer.kwargs.betas")
+        && let [first, second] = betas.as_slice()
+        && is_number(&first.value)
+        && is_number(&second.value)
+    {
+        facts.insert("beta1", first.value.clone());
+        facts.insert("beta2", second.value.clone());
     }
     if facts.contains_key("lr") {
         super::schedule::take(root, megatron(root), int(facts, "steps"), facts);

@@ -35,11 +35,15 @@ pub fn key(
         );
     }
     let homes = schema.homes(name);
-    let others: Vec<String> = homes
+    let mut others: Vec<String> = homes
         .iter()
         .filter(|home| **home != section && (name.contains('_') || home.starts_with(parent)))
         .map(|home| if home.is_empty() { name.to_string() } else { format!("{home}.{name}") })
         .collect();
+    // A name of every algorithm belongs to the one that runs.
+    if let (true, Some(own)) = (others.len() > 4, recipe.section()) {
+        others.retain(|other| other.starts_with(&format!("{own}.")));
+    }
     if (1..=4).contains(&others.len()) && node.entries().next().is_none() {
         let text = format!("`{name}` has no meaning in {within}");
         let severity = if open { Severity::Warning } else { Severity::Error };
