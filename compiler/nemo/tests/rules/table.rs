@@ -38,12 +38,9 @@ const NOT_MADE: &[(&str, &str)] = &[
         "needs the data and the tokenizer; found when the data are read",
     ),
     ("DATA-02, DATA-33", "needs the Python of the recipe"),
+    ("DATA-10, DATA-11, BACK-67", "files of the cluster, which this machine need not have"),
     (
-        "DATA-10, DATA-11, BACK-67, REFIT-19",
-        "files of the cluster, which this machine need not have",
-    ),
-    (
-        "BACK-15, BACK-19, BACK-45, BACK-46, BACK-64, BACK-71, GEN-23, GEN-28, GEN-32, GEN-33, GEN-45, PREC-07, PREC-18, DATA-24, LORA-09, MOE-19, VLM-03, VLM-04, VLM-05, VLM-06",
+        "BACK-15, BACK-19, BACK-45, BACK-64, BACK-71, GEN-28, GEN-32, GEN-33, GEN-45, PREC-07, PREC-18, LORA-09, MOE-19, VLM-03, VLM-04, VLM-05, VLM-06",
         "depends on the inside of another package or of a model's code",
     ),
     ("BACK-25", "there is always a plan to fall back to"),

@@ -37,6 +37,25 @@ const RESPONSE: &[&str] = &[
     "NemoGymDataset",
     "ResponseDataset",
 ];
+/// Those of them that hold text alone.
+pub(super) const TEXT: &[&str] = &[
+    "AIME2024",
+    "AIME2025",
+    "AIME2026",
+    "DAPOMath17K",
+    "DAPOMathAIME2024",
+    "DeepScaler",
+    "GSM8K",
+    "gsm8k",
+    "HelpSteer3",
+    "open_assistant",
+    "OpenMathInstruct-2",
+    "NuminaMath-1.5",
+    "OpenR1-Math-220k",
+    "squad",
+    "tulu3_sft_mixture",
+    "Nemotron-Cascade-2-SFT-Math",
+];
 const PREFERENCE: &[&str] =
     &["HelpSteer3", "Tulu3Preference", "BinaryPreferenceDataset", "PreferenceDataset"];
 const PROCESSORS: &[&str] = &[
@@ -80,6 +99,24 @@ pub const RULES: &[Rule] = &[
     error("DATA-03", "not-a-choice", "unknown processor", |r, f| {
         for part in parts(r).into_iter().filter(|_| !r.is(Algorithm::Eval)) {
             f.choice(&format!("{part}.processor"), PROCESSORS);
+        }
+    }),
+    error("DATA-24", "not-a-choice", "a text data set with the processor of images", |r, f| {
+        let usual = r.text("data.default.processor");
+        for part in parts(r).into_iter().filter(|p| !p.ends_with("default")) {
+            let processor = r.text(&format!("{part}.processor")).or_else(|| usual.clone());
+            let (Some(name), Some(processor)) =
+                (r.text(&format!("{part}.dataset_name")), processor)
+            else {
+                continue;
+            };
+            if processor.value.starts_with("vlm_") && TEXT.contains(&name.value.as_str()) {
+                f.found(
+                    format!("`{}` has no images, and `{}` reads them", name.value, processor.value),
+                    &[&name, &processor],
+                )
+                .help(format!("`{}: math_hf_data_processor`", processor.name));
+            }
         }
     }),
     error("DATA-04", "environment-missing", "unknown environment", |r, f| {

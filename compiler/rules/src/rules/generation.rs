@@ -276,6 +276,23 @@ pub const RULES: &[Rule] = &[
         }
     }),
     error("GEN-47", "bad-sampling", "how an evaluation counts", evaluation),
+    error("GEN-23", CANNOT, "weights of quantized checkpoints at the engine", |r, f| {
+        let Some(g) = r.generation.as_ref().filter(|g| g.is(Engine::Vllm) && r.is_rl()) else {
+            return;
+        };
+        let Some(model) = r.policy().and_then(|w| w.model.as_ref()) else { return };
+        let quantized = model.architecture.starts_with("GptOss")
+            || model.architecture.starts_with("Mistral3") && model.name.contains("FP8");
+        let path = g.at("vllm_cfg.load_format");
+        if let Some(format) = r.text(&path).filter(|t| quantized && t.value != "dummy") {
+            let model = Fact::model("model", model.name.clone(), &model.name);
+            f.found(
+                "the engine takes weights of this model from training only",
+                &[&format, &model],
+            )
+            .help(format!("`{path}: dummy`"));
+        }
+    }),
     note("GEN-24", "setting-has-no-effect", "a draft of no tokens", |r, f| {
         let path = "policy.generation.vllm_kwargs.speculative_config.num_speculative_tokens";
         if let Some(none) = r.int(path).filter(|n| n.value == 0) {

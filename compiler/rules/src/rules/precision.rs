@@ -5,6 +5,35 @@ use crate::rule::{Rule, error, warning};
 
 const CODE: &str = "precision-conflict";
 
+/// Names of ModelOpt's configurations, as its documentation lists them.
+const QUANTIZED: &[&str] = &[
+    "FP8_DEFAULT_CFG",
+    "FP8_PER_CHANNEL_PER_TOKEN_CFG",
+    "FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG",
+    "FP8_KV_CFG",
+    "INT4_AWQ_CFG",
+    "INT4_BLOCKWISE_WEIGHT_ONLY_CFG",
+    "INT8_DEFAULT_CFG",
+    "INT8_SMOOTHQUANT_CFG",
+    "INT8_WEIGHT_ONLY_CFG",
+    "MXFP4_DEFAULT_CFG",
+    "MXFP4_MLP_WEIGHT_ONLY_CFG",
+    "MXFP6_DEFAULT_CFG",
+    "MXFP8_DEFAULT_CFG",
+    "MXINT8_DEFAULT_CFG",
+    "NVFP4_AWQ_CLIP_CFG",
+    "NVFP4_AWQ_FULL_CFG",
+    "NVFP4_AWQ_LITE_CFG",
+    "NVFP4_DEFAULT_CFG",
+    "NVFP4_KV_CFG",
+    "NVFP4_MLP_ONLY_CFG",
+    "NVFP4_MLP_WEIGHT_ONLY_CFG",
+    "NVFP4_SVDQUANT_DEFAULT_CFG",
+    "W4A8_AWQ_BETA_CFG",
+    "W4A8_MXFP4_FP8_CFG",
+    "W4A8_NVFP4_FP8_CFG",
+];
+
 /// Rules of precision.
 pub const RULES: &[Rule] = &[
     error("PREC-01", "not-a-choice", "unknown precision of training", |r, f| {
@@ -244,6 +273,22 @@ pub const RULES: &[Rule] = &[
             &g.at("vllm_cfg.precision"),
             &["bfloat16", "fp8", "float16", "float32", "auto", "half", "bf16", "fp16", "float"],
         );
+    }),
+    error("REFIT-19", "not-a-choice", "a way to quantize that nobody knows", |r, f| {
+        for path in ["policy.quant_cfg", "policy.generation.quant_cfg"] {
+            let Some(quant) = r.text(path) else { continue };
+            let file = [".yaml", ".yml", ".json"].iter().any(|end| quant.value.ends_with(end));
+            let near = nrl_base::nearest(&quant.value, QUANTIZED.iter().copied());
+            let known = QUANTIZED.contains(&quant.value.as_str());
+            let named = quant.value.ends_with("_CFG") && near.is_none();
+            if !(file || known || named) {
+                let help = near.map(|near| format!("did you mean `{near}`?"));
+                f.found(format!("there is no way to quantize called `{}`", quant.value), &[&quant])
+                    .help(
+                        help.unwrap_or_else(|| format!("`{path}: NVFP4_DEFAULT_CFG`, or a file")),
+                    );
+            }
+        }
     }),
     warning(
         "REFIT-18",

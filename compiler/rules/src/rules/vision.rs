@@ -1,21 +1,11 @@
 //! Images, video and sound.
 
-use crate::recipe::{Backend, Recipe, Role, Worker};
+use crate::recipe::{Backend, Fact, Recipe, Role, Worker};
 use crate::rule::{Rule, error, warning};
 use crate::rules::backend::sees;
+use crate::rules::data::TEXT;
 
 const CODE: &str = "backend-cannot";
-
-/// Data sets without images.
-const TEXTS: &[&str] = &[
-    "OpenMathInstruct-2",
-    "DeepScaler",
-    "DAPOMath17K",
-    "squad",
-    "gsm8k",
-    "GSM8K",
-    "tulu3_sft_mixture",
-];
 
 /// Rules of models that see and hear.
 pub const RULES: &[Rule] = &[
@@ -48,9 +38,8 @@ pub const RULES: &[Rule] = &[
         for w in r.workers.iter().filter(|w| w.role == Role::Policy && w.is(Backend::Automodel)) {
             let many = w.model.as_ref().is_some_and(|m| m.multimodal);
             let path = w.cfg("automodel_kwargs.freeze_config");
-            let text_only = r
-                .text("data.train.dataset_name")
-                .is_some_and(|n| TEXTS.contains(&n.value.as_str()));
+            let text_only =
+                r.text("data.train.dataset_name").is_some_and(|n| TEXT.contains(&n.value.as_str()));
             if many && text_only && !r.has(&path) {
                 f.at(
                     "a model that sees is trained on text, and its other towers are not frozen",
@@ -58,6 +47,31 @@ pub const RULES: &[Rule] = &[
                 )
                 .note("going on from a checkpoint would find other weights than it saved")
                 .help(format!("`{path}: {{freeze_vision_tower: true}}`"));
+            }
+        }
+    }),
+    error("BACK-46", CODE, "towers that a model does not have", |r, f| {
+        for w in r.workers.iter().filter(|w| w.is(Backend::Megatron)) {
+            let Some(model) = w.model.as_ref().filter(|m| !m.multimodal) else { continue };
+            for name in [
+                "freeze_sound_encoder",
+                "freeze_sound_projection",
+                "freeze_vision_model",
+                "freeze_vision_projection",
+            ] {
+                for path in [w.cfg(name), w.cfg(&format!("freeze_config.{name}"))] {
+                    if r.on(&path) {
+                        let model = Fact::model("model", model.name.clone(), &model.name);
+                        f.found(
+                            format!(
+                                "{} is a model of text: it has no tower to freeze",
+                                model.value
+                            ),
+                            &[&r.flag(&path), &model],
+                        )
+                        .help(format!("leave `{path}` out"));
+                    }
+                }
             }
         }
     }),
