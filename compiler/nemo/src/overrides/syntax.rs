@@ -272,6 +272,12 @@ impl<'t> Reader<'t> {
                     let Some(end) = self.rest().find('}') else {
                         return self.wrong("`${` is not closed", "end it with `}`");
                     };
+                    if self.rest()[2..end].contains("${") {
+                        return self.wrong(
+                            "an interpolation inside another ends at the first `}` on a command line",
+                            "quote the value: `path='${mul:${a},2}'`",
+                        );
+                    }
                     text.push_str(&self.rest()[..=end]);
                     self.at += end + 1;
                     plain = false;
