@@ -12,7 +12,7 @@ use crate::{Compiled, fits};
 /// Bytes per second that a node writes to a file system that nodes share. Assumed.
 const WRITE: f64 = 2e9;
 
-/// Bytes of one checkpoint: weights and optimizer state of every trained model.
+/// Bytes of one checkpoint: weights of every trained model, and optimizer state of what is trained of them.
 pub fn checkpoint_bytes(c: &Compiled) -> f64 {
     let mut trained: Vec<(usize, usize)> = vec![];
     for b in c.program.phases.iter().flat_map(|p| &p.step) {
@@ -28,18 +28,19 @@ pub fn checkpoint_bytes(c: &Compiled) -> f64 {
         let none = c.facts.bf16_masters.get(*optimizer) == Some(&true);
         let master = if half && !none { 4.0 } else { 0.0 };
         let weight = if half { 2.0 } else { 4.0 };
-        parameters(&c.program.models[*model]) * (weight + master + 4.0 * moments)
+        let m = &c.program.models[*model];
+        parameters(m, false) * weight + parameters(m, true) * (master + 4.0 * moments)
     });
     bytes.sum()
 }
 
-/// Number of weights of a model.
-fn parameters(m: &nrl_ir::program::Model) -> f64 {
+/// Number of weights of a model, all or those that are trained.
+fn parameters(m: &nrl_ir::program::Model, trained: bool) -> f64 {
     let one = |p: &nrl_ir::ParamDecl| {
         let layers = p.repeat.as_ref().map_or(1, |(_, n)| *n) as f64;
         layers * p.dims.iter().map(|d| m.dims.bound(*d) as f64).product::<f64>()
     };
-    m.params.iter().map(one).sum()
+    m.params.iter().filter(|p| p.trained || !trained).map(one).sum()
 }
 
 impl Cast<'_> {

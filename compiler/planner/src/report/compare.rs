@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use super::data::Report;
+use super::data::{Report, Step};
 use super::words::{count, difference, gib, hours, seconds, thousands};
 
 /// Two plans side by side.
@@ -172,7 +172,10 @@ fn of_step(r: &Report, step: &str, name: &str) -> String {
 }
 
 fn steps(r: &Report) -> Named {
-    summed(r.steps.iter().map(|s| (of_step(r, &s.name, "step"), s.seconds.value)))
+    let steps = r.steps.iter().map(|s| (of_step(r, &s.name, "step"), s.seconds.value));
+    let every = r.steps.iter().filter(|s| !s.every.is_empty());
+    let mean = |s: &Step| (of_step(r, &s.name, "step in the mean"), s.average_seconds.value);
+    summed(steps.chain(every.map(mean)))
 }
 
 fn phases(r: &Report) -> Named {

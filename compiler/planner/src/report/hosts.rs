@@ -16,6 +16,12 @@ pub(super) fn hosts(c: &Compiled) -> Vec<Host> {
     (0..c.facts.clusters.len()).filter_map(|i| on(c, i)).collect()
 }
 
+/// Numbers of a parameter in all layers.
+fn count(m: &nrl_ir::program::Model, p: &nrl_ir::ParamDecl) -> f64 {
+    let layers = p.repeat.as_ref().map_or(1.0, |(_, n)| *n as f64);
+    layers * p.dims.iter().map(|d| m.dims.bound(*d) as f64).product::<f64>()
+}
+
 fn on(c: &Compiled, cluster: usize) -> Option<Host> {
     let x = &c.facts.clusters[cluster];
     let here = |mesh: usize| c.facts.meshes.get(mesh).and_then(|m| m.cluster) == Some(cluster);
@@ -46,7 +52,9 @@ fn on(c: &Compiled, cluster: usize) -> Option<Host> {
     let state = samples || habits.all_on_host || habits.state_on_host > 0.0;
     let mut terms: Vec<Term> = vec![];
     let mut put = |i: usize, optimizer: bool, weights: bool, share: f64| {
-        let parameters = parameters(model(i));
+        let all = &model(i).params;
+        let frozen = all.iter().filter(|p| optimizer && !p.trained).map(|p| count(model(i), p));
+        let parameters = parameters(model(i)) - frozen.sum::<f64>();
         let all = host::Host { parameters, nodes, ranks, optimizer, weights, ..Default::default() };
         terms.extend(all.terms().into_iter().map(|t| Term {
             name: format!("{} of {}", t.name.trim_start_matches("host "), model(i).name),
