@@ -311,11 +311,16 @@ pub fn memory(planned: &Planned, word: &str) -> Option<String> {
     for m in all.iter().filter(|m| word.is_empty() || m.stage.contains(word)) {
         let _ = writeln!(
             out,
-            "{}   {} GiB of the {} that {} has",
+            "{}   {} GiB of the {} that {} has{}",
             m.stage,
             gib(m.sum()),
             gib(m.device.memory),
-            m.device.name
+            m.device.name,
+            if m.when == nrl_sim::When::EVERY {
+                String::new()
+            } else {
+                format!(", at {}", m.when.words())
+            }
         );
         for t in &m.terms {
             let _ = writeln!(out, "  {:<18} {:>7}   {}", t.name, gib(t.bytes), t.how);

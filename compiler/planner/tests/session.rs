@@ -147,6 +147,11 @@ fn a_session_answers_every_command() {
     has(&ask(&mut session, "why memory update"), &["weights", "activations", "sum"]);
     has(&ask(&mut session, "why time update"), &["products", "MFU", "rests on"]);
     has(&ask(&mut session, "why weights"), &["update policy", "sample by sampler"]);
+    has(&ask(&mut session, "why time checkpoint"), &["every 10 steps", "in the mean, GUESS"]);
+    has(&ask(&mut session, "why memory checkpoint"), &["at steps 10, 20, ..", "optimizer"]);
+    // Twelve bytes of each weight on two nodes.
+    has(&ask(&mut session, "why host"), &["2 nodes of gpus", "optimizer of policy", "48 GB"]);
+    assert!(!ask(&mut session, "why time sample").contains("refit"));
     // 8 key/value heads can be cut over 1, 2, 4 and 8 ranks.
     has(&ask(&mut session, "legal train.tp"), &["1", "2", "4", "8", "more than 8 leaves the node"]);
     has(&ask(&mut session, "legal place.policy.by.sp"), &["false", "true"]);

@@ -26,6 +26,7 @@ impl Session<'_> {
                 );
             }
             "fits" | "verdict" => Some(crate::report::verdict(&self.report)),
+            "host" | "hosts" => hosts(&self.report),
             _ => term(&self.report, rest),
         };
         match found {
@@ -294,8 +295,27 @@ fn fit(all: &[Memory]) -> String {
 /// What a phase takes, and what that is made of.
 fn time(r: &Report, word: &str) -> Option<String> {
     let phases = r.steps.iter().flat_map(|s| &s.phases);
-    let of: Vec<&Phase> = phases.filter(|p| word.is_empty() || p.name.contains(word)).collect();
+    let mut of: Vec<&Phase> = phases.filter(|p| word.is_empty() || p.name.contains(word)).collect();
+    // `sample` is the phase, and not the refit of `sampler`.
+    if of.iter().any(|p| p.name.split(' ').next() == Some(word)) {
+        of.retain(|p| p.name.split(' ').next() == Some(word));
+    }
     let mut out = String::new();
+    for e in r.steps.iter().flat_map(|s| &s.every) {
+        if !word.is_empty() && e.name.contains(word) {
+            let _ = writeln!(
+                out,
+                "{}   {} ({} .. {}) every {} steps, {} of each in the mean, {}",
+                e.name,
+                seconds(e.seconds.value),
+                seconds(e.seconds.low),
+                seconds(e.seconds.high),
+                e.period,
+                seconds(e.per_step_seconds.value),
+                e.seconds.word()
+            );
+        }
+    }
     for p in &of {
         let line = p.line.map_or(String::new(), |l| format!(", line {l}"));
         let _ = writeln!(
@@ -340,6 +360,27 @@ fn time(r: &Report, word: &str) -> Option<String> {
         let _ = writeln!(out, "  rests on     {} = {} ({source})", a.what, a.value);
     }
     Some(out)
+}
+
+/// What waits on hosts, by term.
+fn hosts(r: &Report) -> Option<String> {
+    let mut out = String::new();
+    for h in &r.memory.hosts {
+        let giga = |b: f64| thousands(b / 1e9);
+        let _ = writeln!(
+            out,
+            "each of {} nodes of {}: {} GB at most",
+            h.nodes,
+            h.cluster,
+            giga(h.bytes)
+        );
+        for t in &h.terms {
+            let _ = writeln!(out, "  {:<28} {:>8} GB   {}", t.name, giga(t.bytes), t.how);
+        }
+        let room = if h.room.is_empty() { "nobody says how much a node has" } else { &h.room };
+        let _ = writeln!(out, "  {:<28} {:>8} GB   {room}", "a node has", giga(h.node_bytes));
+    }
+    (!out.is_empty()).then_some(out)
 }
 
 /// A term of memory or a part of the time, wherever it stands.
