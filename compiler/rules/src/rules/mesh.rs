@@ -348,7 +348,10 @@ fn heads(r: &Recipe, f: &mut Findings<'_>) {
         let heads = model.heads as i64;
         if tp.value > 1 && heads % tp.value != 0 {
             let text = format!("{heads} attention heads cannot be split over tp {}", tp.value);
-            let help = legal(r, heads, |tp| heads % tp == 0);
+            let kv = model.kv_heads.max(1) as i64;
+            // Megatron copies the heads of keys and values where tp is a multiple of them.
+            let fits = |tp: i64| kv % tp == 0 || w.is(Backend::Megatron) && tp % kv == 0;
+            let help = legal(r, heads, |tp| heads % tp == 0 && fits(tp));
             f.found(text, &[tp, &Fact::model("attention heads", heads, &model.name)]).help(help);
         }
     }
