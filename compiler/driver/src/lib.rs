@@ -132,6 +132,8 @@ pub struct Compiled {
     pub not_yet: Vec<Diagnostic>,
     /// Per model: whether some of its activations are computed again.
     pub selective: Vec<bool>,
+    /// Per model: rules of the library's plans that can do nothing for it, and why.
+    pub inert: Vec<Vec<String>>,
     /// Demands on what only plans know.
     pub budgets: Vec<Budget>,
     /// How the software that runs it goes about memory, as far as the language does not say.
@@ -213,6 +215,9 @@ fn finish(
     let selective =
         |r: &nrl_lower::PlanRules| r.recompute.as_ref().is_some_and(|(m, _)| m == "selective");
     let selective = pipeline.lowered.rules.iter().map(selective).collect();
+    let p = &pipeline.lowered.program;
+    let plans_of = p.models.iter().zip(&pipeline.lowered.rules);
+    let inert = plans_of.map(|(m, plan)| rules::inert(plan, m, &p.meshes[m.mesh])).collect();
     let compiled = Compiled {
         program: pipeline.lowered.program,
         plans,
@@ -221,6 +226,7 @@ fn finish(
         facts: pipeline.lowered.facts,
         not_yet: pipeline.lowered.not_yet,
         selective,
+        inert,
         budgets: pipeline.lowered.budgets,
         framework: options.assume.framework.clone(),
     };

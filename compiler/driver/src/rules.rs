@@ -2,6 +2,7 @@
 
 use nrl_base::{Diagnostic, SourceId, Span};
 use nrl_ir::Mesh;
+use nrl_ir::program::Model;
 use nrl_lower::{PlanRules, StateMode};
 use nrl_passes::{DimRule, PathRule, Problem, Rules, State};
 
@@ -55,6 +56,28 @@ pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
     };
     let paths = plan.paths.iter().flat_map(path).collect();
     Rules { dims, paths, batch, ring, state }
+}
+
+/// Rules of the library in a plan that can do nothing for a model on its mesh, and why, once each.
+pub fn inert(plan: &PlanRules, model: &Model, (name, mesh): &(String, Mesh)) -> Vec<String> {
+    let has = |dim: &str| model.dims.iter().any(|(_, d)| d.name == dim);
+    let mut out: Vec<String> = vec![];
+    for rule in plan.dims.iter().filter(|r| !r.own && !r.axes.is_empty()) {
+        // Samples and tokens belong to every model.
+        let shared = matches!(rule.dim.as_str(), "seq" | "tok" | "group");
+        let why = if !shared && !has(&rule.dim) {
+            format!("{} has no dim `{}`", model.family, rule.dim)
+        } else if rule.axes.iter().all(|a| !mesh.has(a)) {
+            format!("mesh {name} has no axis `{}`", rule.axes.join(" or "))
+        } else {
+            continue;
+        };
+        let line = format!("`{}: @{}`: {why}", rule.dim, rule.axes.join(" @"));
+        if !out.contains(&line) {
+            out.push(line);
+        }
+    }
+    out
 }
 
 /// The place of a node or of a stage.

@@ -278,3 +278,14 @@ fn a_first_checkpoint_behind_the_limit_is_told() {
     assert!(found[0].1.contains("the first checkpoint is at step 9000"), "{found:#?}");
     assert_eq!(told("run 9000 steps within 50 min", "", Some(3_600.0)), []);
 }
+
+/// Megatron's plan has rules for experts and for axes that a dense model on two axes does not have.
+#[test]
+fn rules_of_the_library_that_can_do_nothing_are_named() {
+    let files = BTreeMap::from([("r.nrl".to_string(), RECIPE.to_string())]);
+    let compiled = check(&files, &mut SourceMap::new(), "r.nrl", &Options::default()).0;
+    let inert = &compiled.expect("compiles").inert[0];
+    assert!(inert.iter().any(|r| r == "`expert: @ep`: llama has no dim `expert`"), "{inert:?}");
+    // What splits heads acts, since the mesh has tp.
+    assert!(!inert.iter().any(|r| r.starts_with("`q: @tp`")), "{inert:?}");
+}

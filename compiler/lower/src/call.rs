@@ -114,8 +114,8 @@ impl<'a> Elab<'a, '_> {
                         "wrong-arguments",
                         span,
                         format!(
-                            "this function takes {} arguments, got {}",
-                            c.params.len(),
+                            "this function takes {}, got {}",
+                            crate::elab::arguments(c.params.len()),
                             args.len()
                         ),
                         "this call",
@@ -271,7 +271,7 @@ impl<'a> Elab<'a, '_> {
                 return self.error(
                     "wrong-arguments",
                     s,
-                    format!("`{name}` takes {} arguments", slots.len()),
+                    format!("`{name}` takes {}", crate::elab::arguments(slots.len())),
                     "one too many",
                 );
             }

@@ -106,6 +106,7 @@ impl<'a> Names<'_, 'a, '_> {
             ItemKind::Test(t) if self.elab.trial.is_none() => self.block(&t.body),
             ItemKind::Record(r) => {
                 self.new_type(&r.name);
+                self.twice(&r.name, r.fields.iter().map(|f| &f.name));
                 r.fields.iter().for_each(|f| self.ty(&f.ty));
             }
             ItemKind::Type(t) => {
@@ -114,6 +115,7 @@ impl<'a> Names<'_, 'a, '_> {
             }
             ItemKind::Enum(e) => {
                 self.new_type(&e.name);
+                self.twice(&e.name, e.variants.iter().map(|v| &v.name));
                 e.variants.iter().flat_map(|v| &v.fields).for_each(|t| self.ty(t));
             }
             ItemKind::Unit(u) => self.unit(u),
@@ -130,6 +132,18 @@ impl<'a> Names<'_, 'a, '_> {
             let what = format!("`{}` is a type of the language", name.text);
             let d = Diagnostic::error("duplicate-name", what).label(name.span, "defined again");
             self.elab.problems.push(d.help("choose another name"));
+        }
+    }
+
+    /// Fields of a record and variants of an enum have names of their own.
+    fn twice(&mut self, of: &ast::Name, names: impl Iterator<Item = &'a ast::Name>) {
+        let mut seen: BTreeMap<&str, Span> = BTreeMap::new();
+        for n in names {
+            if let Some(first) = seen.insert(&n.text, n.span) {
+                let what = format!("`{}` has `{}` twice", of.text, n.text);
+                let d = Diagnostic::error("duplicate-name", what).label(n.span, "second one");
+                self.elab.problems.push(d.label(first, "first one").help("remove one of them"));
+            }
         }
     }
 

@@ -81,6 +81,8 @@ const MAX_WORK: usize = 4_000_000;
 
 /// State of the walk.
 pub struct Elab<'a, 's> {
+    /// Names that were not found, each told of once.
+    pub unknown: std::collections::BTreeSet<String>,
     pub modules: &'a Modules,
     pub files: &'s dyn Files,
     pub sources: &'s SourceMap,
@@ -146,6 +148,7 @@ impl<'a, 's> Elab<'a, 's> {
         ranks: Option<usize>,
     ) -> Self {
         Elab {
+            unknown: Default::default(),
             modules,
             files,
             sources,
@@ -338,6 +341,9 @@ impl<'a, 's> Elab<'a, 's> {
         if let Some((_, place)) = removed {
             return self.fail(d.label(*place, format!("`{name}` is removed here")));
         }
+        if !self.unknown.insert(name.to_string()) {
+            return Err(Stop);
+        }
         let help = self.suggest(env, name);
         self.fail(d.help_opt(help))
     }
@@ -404,6 +410,9 @@ impl<'a, 's> Elab<'a, 's> {
 
     /// The nearest name that could be meant.
     pub fn suggest(&self, env: &Env<'a>, name: &str) -> Option<String> {
+        if let Some(found) = self.elsewhere(env, name) {
+            return Some(found);
+        }
         let mut known: Vec<&str> = env.iter().map(|(n, _)| n).collect();
         for m in std::iter::once(env.module).chain(self.modules.prelude) {
             known.extend(self.modules.get(m).names.keys().map(String::as_str));
@@ -412,6 +421,26 @@ impl<'a, 's> Elab<'a, 's> {
             known.push(n);
         }
         nearest(name, known).map(|n| format!("did you mean `{n}`?"))
+    }
+
+    /// A module that has a name: one that the file uses, else one of the library, or that is one.
+    fn elsewhere(&self, env: &Env<'a>, name: &str) -> Option<String> {
+        for (called, global) in &self.modules.get(env.module).names {
+            if let Global::Module(m) = global
+                && self.modules.get(*m).names.contains_key(name)
+            {
+                return Some(format!("`{called}` has it: write `{called}.{name}`"));
+            }
+        }
+        let std = nrl_stdlib::STD;
+        if std.iter().any(|(module, _)| module.strip_prefix("std.") == Some(name)) {
+            return Some(format!("write `use std.{{{name}}}` at the top"));
+        }
+        let defines = format!("\nfn {name}(");
+        let (module, _) = std.iter().find(|(_, text)| text.contains(&defines))?;
+        let last = module.rsplit('.').next()?;
+        let way = module.strip_suffix(last)?;
+        Some(format!("{module} has it: write `use {way}{{{last}}}` and `{last}.{name}`"))
     }
 
     /// The graph being built.
@@ -449,4 +478,9 @@ fn bindings(stmts: &[ast::Stmt], see: &mut dyn FnMut(&ast::Name)) {
             _ => {}
         }
     }
+}
+
+/// `1 argument`, `3 arguments`.
+pub fn arguments(n: usize) -> String {
+    if n == 1 { "1 argument".into() } else { format!("{n} arguments") }
 }

@@ -119,7 +119,8 @@ impl<'a> Elab<'a, '_> {
                 let names = self.modules.get(home).names.keys().map(String::as_str);
                 let mut units: Vec<&str> = Unit::spellings().collect();
                 units.extend(names.filter(|n| self.own_unit(home, n, OWN_DEPTH).is_some()));
-                let help = nearest(&name, units).map_or_else(
+                let near = Unit::usual(&name).or_else(|| nearest(&name, units));
+                let help = near.map_or_else(
                     || format!("a unit of your own is declared above the recipe: `unit {name}`"),
                     |n| format!("did you mean `{n}`?"),
                 );

@@ -72,7 +72,12 @@ impl<'a> Elab<'a, '_> {
             return self.error(
                 "wrong-arguments",
                 span,
-                format!("`{}` takes {} arguments, got {}", f.name(), want.len(), args.len()),
+                format!(
+                    "`{}` takes {}, got {}",
+                    f.name(),
+                    crate::elab::arguments(want.len()),
+                    args.len()
+                ),
                 "this call",
             );
         }
@@ -266,6 +271,7 @@ impl<'a> Elab<'a, '_> {
             }
             v => {
                 let kind = v.kind();
+                let span = self.user_span(span);
                 self.error(
                     "wrong-type",
                     span,

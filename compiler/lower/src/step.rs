@@ -10,6 +10,9 @@ use crate::elab::{El, Elab, GraphKind, Mode, Stop};
 use crate::units::Unit;
 use crate::value::{Env, StepShape, StepTensor, Val, Validity};
 
+/// What an evaluation reports.
+const REPORTED: [&str; 6] = ["accuracy", "reward", "pass_at_k", "length", "truncated", "failed"];
+
 impl<'a> Elab<'a, '_> {
     pub fn step_block(&mut self, env: &mut Env<'a>, block: &'a ast::Block) {
         for stmt in &block.stmts {
@@ -18,7 +21,7 @@ impl<'a> Elab<'a, '_> {
                 StmtKind::Bind(b) => self.step_bind(env, b),
                 StmtKind::Update(u) => self.update(env, u),
                 StmtKind::Checkpoint(c) => self.checkpoint(env, c, stmt.span),
-                StmtKind::Expr(e) => self.expr(env, e).map(|_| ()),
+                StmtKind::Expr(e) => self.compared(env, e),
                 StmtKind::From(t) => self.guarded(env, t),
                 StmtKind::Publish { what, every } => self.publish(env, what, every, stmt.span),
                 _ => self.error(
@@ -41,6 +44,21 @@ impl<'a> Elab<'a, '_> {
             let _ = self.expr(env, v);
             self.builders.clear();
         }
+    }
+
+    /// A line that is a value alone; `adv == f(r)` of a new name was meant to bind it.
+    fn compared(&mut self, env: &mut Env<'a>, e: &'a ast::Expr) -> El<()> {
+        if let ast::ExprKind::Binary { op: ast::BinaryOp::Eq, lhs, .. } = &e.kind
+            && let Some(name) = lhs.as_name()
+            && env.get(name).is_none()
+            && self.modules.find(self.modules.home(lhs.span, env.module), name).is_none()
+        {
+            env.bind(name, Val::Poison);
+            let d = Diagnostic::error("unknown-name", format!("there is no `{name}` here"));
+            let d = d.label(lhs.span, "compared, and never given a value");
+            return self.fail(d.help(format!("write `{name} = ..`; `==` compares")));
+        }
+        self.expr(env, e).map(|_| ())
     }
 
     /// `from step 20 { .. }`: its lines run from that step of the phase on.
@@ -517,12 +535,12 @@ impl<'a> Elab<'a, '_> {
         let by = match &c.by {
             Some(e) => match self.expr(env, e)? {
                 Val::Metric(m) => {
-                    const KNOWN: [&str; 6] =
-                        ["accuracy", "reward", "pass_at_k", "length", "truncated", "failed"];
                     let (of, key) = m.rsplit_once('.').unwrap_or(("", &m));
-                    let known = self.metrics.get(of).map_or(&KNOWN[..], Vec::as_slice);
+                    let known = self.metrics.get(of).map_or(&REPORTED[..], Vec::as_slice);
                     if !known.contains(&key) {
-                        let help = nrl_base::did_you_mean(key, known.iter().copied())
+                        let near = nrl_base::nearest(key, known.iter().copied());
+                        let help = near
+                            .map(|n| format!("did you mean `{of}.{n}`?"))
                             .unwrap_or_else(|| format!("a report has {}", known.join(", ")));
                         return self.fail(
                             Diagnostic::error(

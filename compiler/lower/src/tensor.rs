@@ -64,12 +64,19 @@ impl<'a> Elab<'a, '_> {
             }
             v => {
                 let kind = v.kind();
-                return self.error(
-                    "wrong-type",
-                    span,
-                    format!("expected a tensor, got {kind}"),
-                    format!("this is {kind}"),
-                );
+                let help = match v {
+                    Val::Item(..) | Val::Closure(_) | Val::Intrinsic(_) | Val::Method(..) => {
+                        Some("call it: `f(s)` gives numbers, `f` alone is the function")
+                    }
+                    Val::Samples(_) => Some(
+                        "samples have `logprob`, `length` and `truncated`; a reward of them is a tensor too",
+                    ),
+                    Val::Model(_) => Some("a model's numbers are `logprob(policy, s)`"),
+                    _ => None,
+                };
+                let d = Diagnostic::error("wrong-type", format!("expected a tensor, got {kind}"));
+                let d = d.label(self.user_span(span), format!("this is {kind}"));
+                return self.fail(d.help_opt(help.map(str::to_string)));
             }
         };
         Ok(Tensor { id, valid: None, origin: None })
@@ -374,13 +381,13 @@ impl<'a> Elab<'a, '_> {
             match found {
                 Some(d) => out.push(d),
                 None => {
-                    let dims = show_dims(&b.graph, &have);
-                    return self.error(
-                        "dim-mismatch",
-                        p.span,
-                        format!("cannot reduce over `{name}`: the value has dims {dims}"),
-                        "not one of its dims",
-                    );
+                    // Trained tokens are a dim of their own inside, and `tok` to people.
+                    let dims = show_dims(&b.graph, &have).replace("act", "tok");
+                    let what = format!("cannot reduce over `{name}`: the value has dims {dims}");
+                    let d = Diagnostic::error("dim-mismatch", what);
+                    let words = ["tokens", "samples", "groups", "pairs", "tok", "seq", "group"];
+                    let near = nrl_base::did_you_mean(name, words);
+                    return self.fail(d.label(p.span, "not one of its dims").help_opt(near));
                 }
             }
         }

@@ -257,6 +257,7 @@ impl<'a> Elab<'a, '_> {
     /// Lines that must raise an error of a code; what they build is thrown away.
     fn fails(&mut self, env: &Env<'a>, f: &'a ast::Fails, span: Span) -> Claim {
         let outside = std::mem::take(&mut self.problems);
+        let unknown = self.unknown.clone();
         let builders = self.builders.clone();
         let trial = self.trial.as_ref().map(|t| t.outputs.len());
         self.test_block(&mut env.clone(), &f.body, &mut vec![]);
@@ -264,6 +265,7 @@ impl<'a> Elab<'a, '_> {
         if let (Some(t), Some(n)) = (&mut self.trial, trial) {
             t.outputs.truncate(n);
         }
+        self.unknown = unknown;
         let found = std::mem::replace(&mut self.problems, outside).into_found();
         let holds = found.iter().any(|d| d.code == f.code.text);
         let why = (!holds).then(|| match &found[..] {

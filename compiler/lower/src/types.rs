@@ -106,7 +106,10 @@ impl<'a> Elab<'a, '_> {
         if matches!(v, Val::Poison) {
             return Err(Stop);
         }
-        let kind = v.kind();
+        let kind = match v {
+            Val::Const(Value::Num(x), u) if u.is_none() && want.contains("whole") => x.to_string(),
+            v => v.kind(),
+        };
         let d =
             Diagnostic::error("wrong-type", format!("`{}` must be {want}, not {kind}", of.what))
                 .label(of.span, format!("this is {kind}"));

@@ -110,6 +110,33 @@ impl Unit {
         Ok((unit, scale))
     }
 
+    /// How a unit is written that people spell out.
+    pub fn usual(name: &str) -> Option<&'static str> {
+        const USUAL: &[(&str, &str)] = &[
+            ("millisecond", "ms"),
+            ("second", "s"),
+            ("sec", "s"),
+            ("minute", "min"),
+            ("hour", "h"),
+            ("hr", "h"),
+            ("day", "d"),
+            ("byte", "B"),
+            ("kilobyte", "kB"),
+            ("megabyte", "MB"),
+            ("gigabyte", "GB"),
+            ("terabyte", "TB"),
+            ("percent", "%"),
+            ("gb", "GB"),
+            ("mb", "MB"),
+            ("kb", "kB"),
+            ("gib", "GiB"),
+            ("mib", "MiB"),
+        ];
+        let lower = name.to_lowercase();
+        let one = lower.strip_suffix('s').unwrap_or(&lower);
+        USUAL.iter().find(|(n, _)| *n == one || *n == lower).map(|(_, unit)| *unit)
+    }
+
     /// Every spelling, for suggestions.
     pub fn spellings() -> impl Iterator<Item = &'static str> {
         SPELLINGS.iter().map(|(s, _, _)| *s)

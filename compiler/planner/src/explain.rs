@@ -216,6 +216,10 @@ fn model(planned: &Planned, path: &str, all: &[Named], sources: &SourceMap) -> O
         }
     }
     let _ = writeln!(out, "  shape from   {}", shape_source(planned, m));
+    for (at, rule) in c.inert.get(i).into_iter().flatten().enumerate() {
+        let name = if at == 0 { "inert rules" } else { "" };
+        let _ = writeln!(out, "  {name:<12} {rule}");
+    }
     Some(out)
 }
 

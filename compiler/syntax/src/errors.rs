@@ -237,6 +237,9 @@ fn what_may_follow(piece: &Piece<'_>, at: usize) -> &'static str {
 
 /// A near word if there is one, else the form of the statement.
 fn advice(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> Option<String> {
+    if let Some(missing) = missing(piece, at, found, expected) {
+        return Some(missing);
+    }
     let quoted = expected.iter().filter_map(|word| word.strip_prefix('`')?.strip_suffix('`'));
     let words = quoted.filter(|word| word.bytes().all(|b| b.is_ascii_lowercase()));
     if let Some(known) = nearest(&found.text, words) {
@@ -248,6 +251,29 @@ fn advice(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> O
     match nearest(word, openers.iter().copied()) {
         Some(known) if !openers.contains(&word) => Some(format!("did you mean `{known}`?")),
         _ => form(piece.place, first).map(|form| format!("the form is `{form}`")),
+    }
+}
+
+/// A sign that was left out between two words, or a value where a type stands.
+fn missing(piece: &Piece<'_>, at: usize, found: &Found, expected: &[String]) -> Option<String> {
+    let before = piece.masked.get(..at)?.trim_end();
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let name = before.rsplit(|c: char| !word(c)).next().filter(|n| !n.is_empty());
+    match expected {
+        [only] if only == "`:`" && found.text.starts_with(word) => {
+            let behind = piece.masked.get(at + found.length..)?.trim_start();
+            let name = name?;
+            Some(match behind.starts_with(':') {
+                true => format!("write a comma: `{name}, {}: ..`", found.text),
+                false => format!("write `{name}: {}`", found.text),
+            })
+        }
+        [only] if only == "a type" && found.text.starts_with(|c: char| c.is_ascii_digit()) => {
+            let name = before.strip_suffix(':')?.trim_end();
+            let name = name.rsplit(|c: char| !word(c)).next()?;
+            Some(format!("a value stands behind `=`: `{name} = ..`"))
+        }
+        _ => None,
     }
 }
 
@@ -279,6 +305,9 @@ fn habit(piece: &Piece<'_>, at: usize, found: &Found) -> Option<Diagnostic> {
         }
         (Place::Statement, "return") => {
             ("there is no `return`: the last line is the value", "remove `return`")
+        }
+        (Place::Statement, "each" | "foreach") => {
+            ("what happens every so often begins with `every`", "write `every 5 steps { ... }`")
         }
         (Place::Statement, "while" | "loop") => {
             ("there are no unbounded loops", "write `for x in a..b { ... }`")

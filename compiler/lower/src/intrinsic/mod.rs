@@ -238,7 +238,11 @@ impl<'a> Elab<'a, '_> {
                 return self.error(
                     "wrong-arguments",
                     a.span,
-                    format!("`{}` takes {} arguments", which.name, which.params.len()),
+                    format!(
+                        "`{}` takes {}",
+                        which.name,
+                        crate::elab::arguments(which.params.len())
+                    ),
                     "one too many",
                 );
             }

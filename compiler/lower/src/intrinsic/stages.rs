@@ -117,12 +117,13 @@ impl<'a> Elab<'a, '_> {
             Val::Poison => Err(Stop),
             v => {
                 let kind = v.kind();
-                self.error(
-                    "wrong-type",
-                    span,
-                    format!("expected a model, got {kind}"),
-                    format!("this is {kind}"),
-                )
+                let d = Diagnostic::error("wrong-type", format!("expected a model, got {kind}"));
+                let d = d.label(span, format!("this is {kind}"));
+                self.fail(d.help_opt(match v {
+                    Val::Samples(_) => Some("the model comes first: `logprob(policy, s)`".into()),
+                    Val::Optimizer(_) => Some("write `update policy by opt ..`".to_string()),
+                    _ => None,
+                }))
             }
         }
     }
@@ -139,13 +140,18 @@ impl<'a> Elab<'a, '_> {
             && *u != unit
         {
             let (x, u) = (*x, u.clone());
+            // A number of another unit is not the number that is meant.
+            let help = match u.is_none() {
+                true => format!("write `{x} {unit}`"),
+                false => format!("write a number of {unit}"),
+            };
             return self.fail(
                 Diagnostic::error(
                     "unit-mismatch",
                     format!("{what} is counted in {unit}, this is {u}"),
                 )
                 .label(span, format!("this is {u}"))
-                .help(format!("write `{x} {unit}`")),
+                .help(help),
             );
         }
         self.whole(v, span, what)
@@ -294,8 +300,12 @@ impl<'a> Elab<'a, '_> {
         }
         let has = fields.join(", ");
         let d = Diagnostic::error("missing-field", "a made row has no `prompt`");
-        let d = d.label(span, format!("it has {has}"));
-        self.fail(d.help("write `{prompt: .., answer: ..}`"))
+        let d = d.label(self.user_span(span), format!("it has {has}"));
+        let near = nrl_base::nearest("prompt", fields.iter().map(String::as_str));
+        self.fail(d.help(near.map_or_else(
+            || "write `{prompt: .., answer: ..}`".to_string(),
+            |n| format!("write `prompt` in place of `{n}`"),
+        )))
     }
 
     fn push_data(

@@ -5,6 +5,7 @@
 
 mod extends;
 mod limits;
+mod mistakes;
 mod support;
 mod trials;
 mod types;

@@ -1,0 +1,134 @@
+//! Mistakes that people make in recipes, each with one message that says what to type.
+
+use super::support::findings;
+
+const RECIPE: &str = r#"use std.{data, grpo, models, optim, rewards}
+
+recipe r(group = 4 samples/prompt, lr = 1e-3) {
+  run 10 steps, seed 1
+  policy  = models.llama(
+    {hidden_size: 8, intermediate_size: 16, num_hidden_layers: 1, num_attention_heads: 2},
+    tokens: characters("0123456789+=$_", end: "$", pad: "_"), context: 16 tokens)
+  opt     = optim.adamw(lr: lr)
+  sampler = generator(policy, temperature: 1.0)
+  rows    = data.made(100 rows, i -> {prompt: "1+1=", answer: "2"})
+  step {
+    s   = sampler.generate(rows.take(8 prompts), group, max_new: 4 tokens)
+    r   = rewards.exact(s)
+    adv = grpo.advantages(r)
+    update policy by opt in 1 update, minimising {
+      mean(grpo.clip(ratio(logprob(policy, s), s.logprob), adv, 0.2..0.28), over: tokens)
+    }
+  }
+  every 5 steps {
+    test = evaluate(sampler, rows, rewards.exact, limit: 8)
+    checkpoint keep 2 by test.accuracy, and the latest
+  }
+}
+"#;
+
+/// One change, one headline, and what it says.
+fn told(from: &str, to: &str, parts: &[&str]) {
+    assert!(RECIPE.contains(from), "`{from}` is not in the recipe");
+    let text = RECIPE.replacen(from, to, 1);
+    let found = findings(&[("r.nrl", &text)], &[]);
+    let headlines = found.lines().filter(|l| !l.starts_with("  ")).count();
+    assert_eq!(headlines, 1, "`{to}` is one mistake:\n{found}");
+    for part in parts {
+        assert!(found.contains(part), "`{to}`: no `{part}` in\n{found}");
+    }
+    assert!(!found.contains("std/"), "`{to}` is the user's own mistake:\n{found}");
+}
+
+#[test]
+fn the_recipe_is_right() {
+    assert_eq!(findings(&[("r.nrl", RECIPE)], &[]), "");
+}
+
+#[test]
+fn units_that_people_spell_out() {
+    told("run 10 steps", "run 10 seconds", &["unknown-unit", "did you mean `s`?"]);
+    told("16 tokens)", "16 gigabytes)", &["unknown-unit", "did you mean `GB`?"]);
+    told(
+        "16 tokens)",
+        "16 GB)",
+        &["unit-mismatch: `context` is counted in tokens", "write a number of tokens"],
+    );
+}
+
+#[test]
+fn names_that_are_elsewhere() {
+    told("optim.adamw(lr", "adamw(lr", &["there is no `adamw` here", "write `optim.adamw`"]);
+    told(
+        "grpo, models, optim, rewards}",
+        "grpo, models, optim}",
+        &["there is no `rewards` here", "write `use std.{rewards}` at the top"],
+    );
+    told(
+        "  opt     =",
+        "  m = clusters.cpu(ranks: 1)\n  opt     =",
+        &["write `use std.{clusters}` at the top"],
+    );
+    told("by test.accuracy", "by test.acuracy", &["did you mean `test.accuracy`?"]);
+    told(
+        "over: tokens)",
+        "over: token)",
+        &["cannot reduce over `token`", "[tok]", "did you mean `tokens`?"],
+    );
+}
+
+#[test]
+fn values_of_another_kind() {
+    told("rewards.exact(s)", "rewards.exact", &["expected a tensor, got a function", "call it"]);
+    told(
+        "grpo.advantages(r)",
+        "grpo.advantages(s)",
+        &["got a batch of samples", "samples have `logprob`"],
+    );
+    told(
+        "logprob(policy, s)",
+        "logprob(s, policy)",
+        &["expected a model", "the model comes first"],
+    );
+    told("update policy by opt", "update opt by policy", &["write `update policy by opt ..`"]);
+    told(
+        "lr = 1e-3",
+        "lr = 1e-3 tokens",
+        &["`lr` takes a schedule or a number", "quantity in tokens"],
+    );
+    told(
+        "{prompt: \"1+1=\"",
+        "{promt: \"1+1=\"",
+        &["missing-field", "write `prompt` in place of `promt`"],
+    );
+    told("  opt     =", "  x: int = 2.5\n  opt     =", &["`x` must be a whole number, not 2.5"]);
+    told("tokens: characters(", "tokens: chars(", &["`chars` takes 1 argument, got 3"]);
+}
+
+#[test]
+fn signs_that_are_missing_or_another() {
+    told(
+        "(policy, temperature: 1.0)",
+        "(policy temperature: 1.0)",
+        &["write a comma: `policy, temperature: ..`"],
+    );
+    told("over: tokens)", "over tokens)", &["write `over: tokens`"]);
+    told("num_attention_heads: 2}", "num_attention_heads 2}", &["write `num_attention_heads: 2`"]);
+    told("lr = 1e-3", "lr: 1e-3", &["a value stands behind `=`: `lr = ..`"]);
+    told(
+        "adv = grpo",
+        "adv == grpo",
+        &["there is no `adv` here", "write `adv = ..`; `==` compares"],
+    );
+    told("  every 5 steps {", "  each 5 steps {", &["begins with `every`", "write `every 5 steps"]);
+}
+
+#[test]
+fn names_given_twice() {
+    told("recipe r(", "enum E { a, b, a }\n\nrecipe r(", &["duplicate-name: `E` has `a` twice"]);
+    told(
+        "recipe r(",
+        "record R { a: int, a: float }\n\nrecipe r(",
+        &["duplicate-name: `R` has `a` twice"],
+    );
+}
