@@ -42,7 +42,7 @@ impl Works {
         let s = sizes;
         let bits = [s.tokens, s.scored, s.sequences, s.groups, s.context].map(f64::to_bits);
         let key = (index, bits, precision == Precision::Bf16);
-        self.0.entry(key).or_insert_with(|| Work::of(plan, sizes, precision)).clone()
+        self.0.entry(key).or_insert_with(|| Work::on_stack(plan, sizes, precision)).clone()
     }
 }
 

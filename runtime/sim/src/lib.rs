@@ -4,6 +4,7 @@
 //! of each stage, by term, at the bounds that the recipe states; seconds of its phases. The numbers come from walking the
 //! plans that an engine would run, and generation from events over a law of lengths; nothing is measured and nothing runs.
 
+mod adapters;
 pub mod calibration;
 pub mod effects;
 pub mod forecast;

@@ -11,6 +11,7 @@ use nrl_ir::{Block, DType, DimId, Graph, Node, Op, ReduceOp, ValueId};
 use serde::Serialize;
 
 use crate::Precision;
+use crate::adapters::{self, Adapters};
 
 /// Sizes of the ragged dims of a micro-batch on one data-parallel rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -146,10 +147,24 @@ impl Item {
 impl Work {
     /// The work of a plan's graph at `sizes`, with weights and activations in `precision`.
     pub fn of(plan: &Plan, sizes: &Sizes, precision: Precision) -> Work {
+        Work::with(plan, sizes, precision, &|_| Adapters::default())
+    }
+
+    /// The same as frameworks run it: adapters beside the products of frozen weights.
+    pub fn on_stack(plan: &Plan, sizes: &Sizes, precision: Precision) -> Work {
+        Work::with(plan, sizes, precision, &Adapters::of)
+    }
+
+    fn with(
+        plan: &Plan,
+        sizes: &Sizes,
+        precision: Precision,
+        adapters: &dyn Fn(&Graph) -> Adapters,
+    ) -> Work {
         let Some(class) = plan.classes.first() else { return Work::default() };
         let g = &class.graph;
         let sizes = &sizes.on_rank(g);
-        let count = Count { g, sizes, precision };
+        let count = Count { g, sizes, precision, adapters: adapters(g) };
         let mut work = Work::default();
         let mut passed = Passed::Nothing;
         for node in &g.body.nodes {
@@ -254,6 +269,7 @@ struct Count<'a> {
     g: &'a Graph,
     sizes: &'a Sizes,
     precision: Precision,
+    adapters: Adapters,
 }
 
 impl Count<'_> {
@@ -287,6 +303,9 @@ impl Count<'_> {
     }
 
     fn node(&self, node: &Node, to: &mut Vec<Item>) {
+        if self.adapters.leave_out(node) {
+            return;
+        }
         let mut put = |kind: Kind| to.push(Item { kind, count: 1.0 });
         let moved = || node.args.iter().chain(&node.outs).map(|v| self.bytes(*v)).sum::<f64>();
         let over = |ds: &[DimId]| ds.iter().map(|d| self.size(*d)).product::<f64>();
@@ -296,7 +315,13 @@ impl Count<'_> {
             // A sum into the gradient, part of the product that made it.
             Op::Accumulate { .. } => {}
             Op::Scan { scan } => self.block(&scan.body, to),
-            Op::Contract { over: summed } => put(self.product(node, summed)),
+            Op::Contract { over: summed } => match self.product(node, summed) {
+                Kind::Product { m, n, k, batch } if self.adapters.low_rank(node) => {
+                    let tokens = self.sizes.tokens * self.routed(node).unwrap_or(1.0);
+                    to.extend(adapters::over(tokens, m, n, k, batch));
+                }
+                kind => put(kind),
+            },
             Op::Attention { attn } => {
                 put(self.attention(attn, false));
                 self.ring(attn, node, 1.0, to);
@@ -394,8 +419,7 @@ impl Count<'_> {
         let k = size(&mut summed.iter());
         // An expert multiplies the rows that were sent to it.
         let ragged = |ds: &[DimId]| ds.iter().any(|d| self.g.dims.is_ragged(*d));
-        let routed = a.iter().find_map(|d| Some((*d, self.g.dims.get(*d).routed?)));
-        let share = routed.map_or(1.0, |(d, r)| r.rows() / self.size(d).max(1.0));
+        let share = self.routed(node).unwrap_or(1.0);
         let (m, n, k) = match (ragged(summed), ragged(&a), ragged(&b)) {
             (true, _, _) => (m, n, k * share),
             (_, true, _) => (m * share, n, k),
@@ -403,6 +427,13 @@ impl Count<'_> {
             _ => (m, n, k),
         };
         Kind::Product { m, n, k, batch }
+    }
+
+    /// Share of the tokens that an expert of a product gets.
+    fn routed(&self, node: &Node) -> Option<f64> {
+        let mut dims = self.g.dims_of(node.args[0]).iter();
+        let (d, routed) = dims.find_map(|d| Some((*d, self.g.dims.get(*d).routed?)))?;
+        Some(routed.rows() / self.size(d).max(1.0))
     }
 
     /// Keys and values that go around the ranks that hold the sequence; with their gradients, `times` 2.
