@@ -82,9 +82,9 @@ fn layouts_are_put_in_order() {
     assert_eq!(v.summaries[0].ranking, Some((1.0, 1)));
 }
 
-/// Frozen weights have no gradient of their own: two thirds of the products are left, and adapters add little.
+/// Frozen weights have no gradient of their own: two thirds of their products are left, beside attention, head and adapters.
 #[test]
-fn adapters_leave_two_thirds_of_the_products() {
+fn adapters_leave_out_the_gradients_of_frozen_weights() {
     let of = |task: &str| {
         format!(
             "own,{task},llama-x,32,4096,32,8,128,14336,128256,,,,H100-80GB,8,1,1,1,1,1,8,,,none,,1,64,8192,bf16,Megatron-Bridge 26.04,iter_time,1,s,"
@@ -93,7 +93,7 @@ fn adapters_leave_two_thirds_of_the_products() {
     let v = verdict(table(&[&of("pretrain"), &of("lora")]));
     let says = |i: usize| v.lines[i].predicted.expect("a prediction");
     let share = says(1) / says(0);
-    assert!((0.62..0.8).contains(&share), "{share}");
+    assert!((0.66..0.9).contains(&share), "{share}");
 }
 
 /// Published rows, if they are beside the project.
