@@ -8,7 +8,8 @@ use nrl_driver::{Assume, Options};
 use nrl_planner::input::{Input, Request};
 use nrl_planner::rows::{Row, Table, Verdict, calibrate, fit, read};
 use nrl_planner::runs;
-use nrl_planner::steps::{self, Stacks};
+use nrl_planner::steps;
+use nrl_sim::rl_stack::RlStacks;
 use nrl_sim::tables::Tables;
 
 use crate::disk::Disk;
@@ -89,12 +90,14 @@ fn text(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
-/// The metrics that a run directory or a file of JSON lines stands for.
+/// The metrics that a run directory stands for, or a file of them.
 fn metrics(file: &Path) -> Option<PathBuf> {
-    match file.is_dir() {
-        true => Some(file.join("metrics.jsonl")),
-        false => file.extension().is_some_and(|e| e == "jsonl").then(|| file.to_path_buf()),
+    if file.is_dir() {
+        return Some(file.join("metrics.jsonl"));
     }
+    let lines = file.extension().is_some_and(|e| e == "jsonl");
+    let named = |text: String| runs::is_metrics(&text);
+    (lines || text(file).is_ok_and(named)).then(|| file.to_path_buf())
 }
 
 /// A run beside the forecast of its recipe.
@@ -129,6 +132,31 @@ fn measured(args: &ValidateArgs, file: &Path, metrics: &Path) -> Result<Verdict,
     Ok(runs::verdict(&file.display().to_string(), &run, &plan))
 }
 
+/// A table of whole steps: predicted, or fitted on some of its rows and predicted on the others.
+fn whole_steps(args: &ValidateArgs, table: &str) -> Result<steps::Report, String> {
+    let given = args.tables.as_deref().map(text).transpose()?;
+    let given = given.map(|t| RlStacks::parse(&t)).transpose()?;
+    let stacks = given.as_ref().unwrap_or(RlStacks::shipped());
+    let table = steps::Table::new(table)?;
+    if args.half {
+        let fitted = table.fit(&|c| c.line % 2 == 0, stacks);
+        return Ok(table.report(&fitted.stacks, &|c| c.line % 2 == 1));
+    }
+    if let (Some(on), Some(test)) = (&args.fit_on, &args.test_on) {
+        let of = |c: &steps::Case, text: &str| {
+            format!("{} {}", c.row.version, c.row.source).contains(text)
+        };
+        let fitted = table.fit(&|c| of(c, on) && !of(c, test), stacks);
+        return Ok(table.report(&fitted.stacks, &|c| of(c, test)));
+    }
+    let Some(file) = &args.fit else { return Ok(table.report(stacks, &|_| true)) };
+    let fitted = table.fit(&|_| true, stacks).stacks;
+    let json = serde_json::to_string_pretty(&fitted).map_err(|e| e.to_string())?;
+    std::fs::write(file, json + "\n")
+        .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    Ok(table.report(&fitted, &|_| true))
+}
+
 fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
     let mut rows = vec![];
     let mut steps = Verdict::default();
@@ -140,15 +168,14 @@ fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
         let text = text(file)?;
         let told = |e: String| format!("{}: {e}", file.display());
         if steps::is_steps(&text) {
-            let report = steps::validate(&text, &Stacks::shipped()?).map_err(told)?;
+            let report = whole_steps(args, &text).map_err(told)?;
             steps = steps.join(steps::verdict(&report, args.source.as_deref()));
         } else {
             rows.extend(read(&text).map_err(told)?);
         }
     }
-    let fits = args.half || args.leave_one_out || args.fit.is_some() || args.fit_on.is_some();
-    if !steps.lines.is_empty() && fits {
-        return Err("rates are fitted to tables of single values, not to whole steps".into());
+    if !steps.lines.is_empty() && args.leave_one_out {
+        return Err("sources are left out one by one in tables of single values".into());
     }
     if rows.is_empty() && !steps.lines.is_empty() {
         return Ok(steps);

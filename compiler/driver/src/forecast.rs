@@ -10,7 +10,7 @@ mod traffic;
 
 use std::collections::BTreeMap;
 
-use nrl_ir::program::{Binding, Phase as Section, Stage};
+use nrl_ir::program::{Binding, Phase as Section, Stage, Weights};
 use nrl_lower::facts::Law;
 use nrl_sim::Precision;
 use nrl_sim::calibration::Calibration;
@@ -18,12 +18,14 @@ use nrl_sim::forecast::{Assumed, Estimate, Forecast, Kind, Part, Phase, Source, 
 use nrl_sim::generate::Generated;
 use nrl_sim::lengths as law;
 use nrl_sim::machine::Machine;
-use nrl_sim::rates::{Compute, Speed};
+use nrl_sim::rates::{Compute, Rates, Speed};
+use nrl_sim::rl_stack::RlStacks;
 use nrl_sim::tables::{Found, Tables};
 use nrl_sim::train::{Job, Took, Update};
 use nrl_sim::work::Sizes;
 
 use crate::regroup::Works;
+use crate::rl::{self, Batch, Rl};
 use crate::sampler::{self, Draw, Sampler};
 use crate::threads::Seen;
 use crate::{Compiled, Framework, fits};
@@ -51,6 +53,8 @@ pub struct Assume {
     pub framework: Framework,
     /// Evaluations and checkpoints are left out: where plans are compared by their steps alone.
     pub steps_alone: bool,
+    /// Stacks that sample and train; those that ship if `None`.
+    pub stacks: Option<RlStacks>,
 }
 
 /// Lengths of the samples of a step, in tokens.
@@ -86,7 +90,7 @@ pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
     let tables = assume.tables.clone().unwrap_or_else(Tables::shipped);
     let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m))?;
     let (stack, found) = rates_of(c, assume, &tables, &first);
-    let cast = Cast { c, assume, found: &found };
+    let cast = Cast::new(c, assume, &found);
     let (mut assumed, mut open) = (vec![], vec![]);
     let all = c.program.phases.iter();
     let steps: Vec<Step> = all.map(|s| cast.step(s, &mut assumed, &mut open)).collect();
@@ -119,9 +123,18 @@ pub fn rates(c: &Compiled, assume: &Assume, tables: &Tables) -> Option<Found> {
 }
 
 fn rates_of(c: &Compiled, assume: &Assume, tables: &Tables, first: &Machine) -> (String, Found) {
-    let stack = assume.stack.clone().unwrap_or_else(|| stack_of(c).to_string());
+    let stack = stack_name(c, assume);
+    if assume.tables.is_none()
+        && let Some(rl) = Rl::of(c, assume, &stack, first)
+    {
+        return (rl.stack.stack.clone(), rl.found());
+    }
     let found = tables.find(&first.name, &stack, assume.compute);
     (stack, found)
+}
+
+fn stack_name(c: &Compiled, assume: &Assume) -> String {
+    assume.stack.clone().unwrap_or_else(|| stack_of(c).to_string())
 }
 
 /// Passes and updates on one mesh, with the samples that they take: the same in every layout.
@@ -140,12 +153,12 @@ struct Taken {
 impl Passes {
     /// Those on mesh `mesh`.
     pub fn on(c: &Compiled, assume: &Assume, found: &Found, mesh: usize) -> Passes {
-        let cast = Cast { c, assume, found };
+        let cast = Cast::new(c, assume, found);
         let mut all = vec![];
         for (i, section) in c.program.phases.iter().enumerate() {
             for (j, b) in section.step.iter().enumerate() {
-                let Some((pass, ..)) = cast.asked(b) else { continue };
-                if c.program.models[pass.model].mesh != mesh {
+                let Some((pass, ..)) = cast.asked(&section.step, b) else { continue };
+                if c.program.models[pass.model].mesh != mesh || cast.skips(&section.step, b) {
                     continue;
                 }
                 if let Some((count, lengths)) = cast.samples(&section.step, b) {
@@ -158,17 +171,18 @@ impl Passes {
 
     /// Seconds per step, in the mean over phases.
     pub fn seconds(&self, c: &Compiled, assume: &Assume, found: &Found, works: &mut Works) -> f64 {
-        let cast = Cast { c, assume, found };
+        let cast = Cast::new(c, assume, found);
         let mut seconds = 0.0;
         for taken in &self.all {
             let section = &c.program.phases[taken.at.0];
-            let asked = cast.asked(&section.step[taken.at.1]);
+            let asked = cast.asked(&section.step, &section.step[taken.at.1]);
             let Some((pass, optimizer, updates, epochs, budget)) = asked else { continue };
             let (count, updates) = (taken.count * epochs as f64, updates * epochs);
-            let all = Counted { updates, budget, count, lengths: &taken.lengths };
+            let rl = cast.rl.as_ref();
+            let all = Counted { updates, budget, count, lengths: &taken.lengths, rl };
             let Some(t) = timed(c, &pass, &all, optimizer, works) else { continue };
             let (rates, compute) = (&found.rates, assume.compute);
-            let took = t.job.run(&Speed { machine: &t.machine, rates, compute });
+            let took = t.run(&Speed { machine: &t.machine, rates, compute });
             seconds += took.seconds * t.times * section.steps as f64;
         }
         seconds / self.steps.max(1) as f64
@@ -208,9 +222,22 @@ struct Cast<'a> {
     c: &'a Compiled,
     assume: &'a Assume,
     found: &'a Found,
+    /// How steps that sample run.
+    rl: Option<Rl>,
 }
 
-impl Cast<'_> {
+impl<'a> Cast<'a> {
+    fn new(c: &'a Compiled, assume: &'a Assume, found: &'a Found) -> Cast<'a> {
+        let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m));
+        let rl = first.and_then(|m| Rl::of(c, assume, &stack_name(c, assume), &m));
+        Cast { c, assume, found, rl }
+    }
+
+    /// Is a stage one that the software leaves out?
+    fn skips(&self, step: &[Binding], b: &Binding) -> bool {
+        self.rl.is_some() && self.c.framework.on_policy && rl::scores_itself(step, b)
+    }
+
     fn step(&self, section: &Section, assumed: &mut Vec<Assumed>, open: &mut Vec<String>) -> Step {
         let mut phases = vec![];
         let mut traffic = vec![];
@@ -228,9 +255,14 @@ impl Cast<'_> {
             }
             samples = samples.max(count);
             tokens = tokens.max(count * lengths.sum());
-            if let Some((pass, optimizer, updates, epochs, budget)) = self.asked(b) {
+            if self.skips(&section.step, b) {
+                assumed.push(rl::left_out());
+                continue;
+            }
+            if let Some((pass, optimizer, updates, epochs, budget)) = self.asked(&section.step, b) {
                 let (count, updates) = (count * epochs as f64, updates * epochs);
-                let all = Counted { updates, budget, count, lengths: &lengths };
+                let rl = self.rl.as_ref();
+                let all = Counted { updates, budget, count, lengths: &lengths, rl };
                 let made = self.pass(b, &pass, &all, optimizer, &mut traffic);
                 if let (Some(p), Some(_)) = (&made, optimizer) {
                     let full = (budget as f64).max(lengths.sum());
@@ -251,7 +283,8 @@ impl Cast<'_> {
                 phases.extend(self.refit(&section.step, b, *generator));
             }
         }
-        let seconds = self.together(&phases);
+        phases.extend(self.around(&phases));
+        let seconds = self.together(&section.step, &phases);
         let (name, steps) = (section.name.clone(), section.steps);
         let every = match self.assume.steps_alone {
             true => vec![],
@@ -260,9 +293,28 @@ impl Cast<'_> {
         Step { name, steps, seconds, phases, traffic, samples, tokens, padding, every }
     }
 
+    /// What a step that samples takes besides its phases.
+    fn around(&self, phases: &[Phase]) -> Option<Phase> {
+        let rl = self.rl.as_ref().filter(|_| phases.iter().any(|p| p.kind == Kind::Sample))?;
+        let trains = phases.iter().find(|p| p.kind == Kind::Update)?;
+        Some(Phase {
+            kind: Kind::Other,
+            name: "data, rewards, processes".into(),
+            origin: None,
+            seconds: Estimate::around(rl.other(), 0.5, Source::Interpolated),
+            parts: vec![],
+            flops: 0.0,
+            mfu: None,
+            bubble: 0.0,
+            job: None,
+            generated: None,
+            ..trains.clone()
+        })
+    }
+
     /// Seconds of a step: its phases one after the other, or, where samplers have devices of their own and samples may
-    /// be older than a step, the longer of sampling and the rest.
-    fn together(&self, phases: &[Phase]) -> Estimate {
+    /// be older than a step, what both sides come to in the long run.
+    fn together(&self, step: &[Binding], phases: &[Phase]) -> Estimate {
         let zero = Estimate { source: Source::Counted, ..Estimate::default() };
         let sum = |sampling: bool| {
             let own = phases.iter().filter(|p| (p.kind == Kind::Sample) == sampling);
@@ -270,23 +322,40 @@ impl Cast<'_> {
         };
         let cluster = |mesh: usize| self.c.facts.meshes.get(mesh).and_then(|m| m.cluster);
         let trains = phases.iter().find(|p| p.kind == Kind::Update).map(|p| cluster(p.mesh));
-        let apart = phases
-            .iter()
-            .any(|p| p.kind == Kind::Sample && trains.is_some_and(|t| t != cluster(p.mesh)));
+        let apart =
+            |p: &Phase| p.kind == Kind::Sample && trains.is_some_and(|t| t != cluster(p.mesh));
         let (sampling, rest) = (sum(true), sum(false));
-        if !apart || self.c.facts.staleness.is_none_or(|n| n == 0) {
+        let delay = self.c.facts.staleness.unwrap_or(0);
+        if !phases.iter().any(apart) || delay == 0 {
             return sampling.plus(rest);
         }
-        Estimate {
+        let longer = Estimate {
             value: sampling.value.max(rest.value),
             low: sampling.low.max(rest.low),
             high: sampling.high.max(rest.high),
             source: sampling.source.max(rest.source),
+        };
+        let trainer = rl::beside(phases, delay);
+        let alone = phases.iter().filter(|p| p.kind == Kind::Sample).count() == 1;
+        let steady = self.rl.as_ref().filter(|_| alone).and_then(|_| {
+            step.iter().find_map(|b| {
+                let Stage::Generate { generator, copies, .. } = b.stage else { return None };
+                let (count, lengths) = self.samples(step, b)?;
+                self.sampler(generator)?.beside(&draw(count, copies, &lengths), &trainer).ok()
+            })
+        });
+        match steady {
+            Some(s) => rl::period(&s, sampling, rest),
+            None => longer,
         }
     }
 
     /// A pass or an update: its optimizer, updates, epochs and tokens of a micro-batch.
-    fn asked(&self, b: &Binding) -> Option<(Pass, Option<usize>, usize, usize, usize)> {
+    fn asked(
+        &self,
+        step: &[Binding],
+        b: &Binding,
+    ) -> Option<(Pass, Option<usize>, usize, usize, usize)> {
         let name =
             |what: &str, model: usize| format!("{what} {}", self.c.program.models[model].name);
         match b.stage {
@@ -297,6 +366,16 @@ impl Cast<'_> {
             }
             Stage::Forward { model, graph, tokens, .. } => {
                 let name = name("score by", model);
+                // Stacks that sample go by the update's.
+                let of = |x: &Binding| match x.stage {
+                    Stage::Update { tokens, .. } => Some(tokens),
+                    _ => None,
+                };
+                let usual = self.rl.as_ref().and_then(|rl| {
+                    let weights = sampler::dims(&self.c.program.models[model]).params;
+                    Some(rl.scored(step.iter().find_map(of)?, weights))
+                });
+                let tokens = usual.unwrap_or(tokens);
                 let pass = Pass { kind: Kind::Score, name, model, graph };
                 Some((pass, None, 1, 1, self.c.framework.scored(tokens)))
             }
@@ -346,7 +425,7 @@ impl Cast<'_> {
         let law = match law {
             _ if given.is_some() => {
                 let mean = given.map_or(most, |(mean, _)| mean.min(most));
-                law::Lengths::Capped { mean, sigma: 0.8, endless: 0.0 }
+                rl::stacks(self.assume).law(rl::named(self.c, data.model), mean)
             }
             Some(Law::Lognormal { mean, p99 }) => {
                 law::Lengths::Lognormal { mean: *mean, p99: *p99 }
@@ -386,7 +465,7 @@ impl Cast<'_> {
         let timed = timed(self.c, pass, all, optimizer, &mut Works::default())?;
         let Timed { job, machine, times, .. } = &timed;
         let speed = Speed { machine, rates: &self.found.rates, compute: self.assume.compute };
-        let took = job.run(&speed);
+        let took = timed.run(&speed);
         traffic::add(traffic, &pass.name, job, &speed, *times);
         let seconds = Estimate::around(took.seconds * times, self.found.spread, self.found.source);
         let peak = machine.flops * job.mesh.ranks() as f64;
@@ -411,6 +490,12 @@ impl Cast<'_> {
         })
     }
 
+    /// A generator as an engine on its machine.
+    fn sampler(&self, generator: usize) -> Option<Sampler> {
+        let machine = machine_of(self.c, self.c.program.generators[generator].mesh)?;
+        Some(Sampler::of(self.c, generator, &machine, self.rl.as_ref()))
+    }
+
     fn sample(
         &self,
         b: &Binding,
@@ -421,17 +506,9 @@ impl Cast<'_> {
     ) -> Option<Phase> {
         let c = self.c;
         let g = &c.program.generators[generator];
-        let machine = machine_of(c, g.mesh)?;
         let mesh = &c.program.meshes[g.mesh].1;
-        let sampler = Sampler::of(c, generator, &machine);
-        let draw = Draw {
-            prompts: (count / copies.max(1) as f64) as usize,
-            copies,
-            law: &lengths.law,
-            prompt: lengths.prompt,
-            most: lengths.most,
-        };
-        let drawn = sampler.run(&machine, &draw).ok()?;
+        let sampler = self.sampler(generator)?;
+        let drawn = sampler.run(&draw(count, copies, lengths)).ok()?;
         let call = sampler.engine.call;
         let seconds = drawn.seconds + call;
         let shares = ["prefill", "decoding", "waiting for the slowest replica"];
@@ -472,7 +549,7 @@ impl Cast<'_> {
             return None;
         }
         let machine = machine_of(c, g.mesh)?;
-        let edges = sampler::moves(c, generator, &machine);
+        let edges = sampler::moves(c, generator, &machine, self.rl.as_ref());
         let seconds: f64 = edges.iter().map(|e| e.seconds).sum();
         Some(Phase {
             kind: Kind::Refit,
@@ -505,23 +582,53 @@ pub struct Timed {
     pub times: f64,
     /// Tokens of a micro-batch on a rank.
     pub tokens: f64,
+    /// Seconds of a run besides: host work for every sample.
+    pub host: f64,
+    /// It is a pass of a step that samples, without an update.
+    pub called: bool,
+}
+
+impl Timed {
+    /// Times the job, with the host's part.
+    pub fn run(&self, speed: &Speed<'_>) -> Took {
+        // A pass of a step that samples ends without an update: its host's part is that of the call.
+        let rates = Rates { fixed: 0.0, ..speed.rates.clone() };
+        let speed = &if self.called { Speed { rates: &rates, ..*speed } } else { *speed };
+        let took = self.job.run(speed);
+        Took { seconds: took.seconds + self.host, fixed: took.fixed + self.host, ..took }
+    }
+}
+
+/// Samples to draw.
+fn draw(count: f64, copies: usize, lengths: &Lengths) -> Draw<'_> {
+    Draw {
+        prompts: (count / copies.max(1) as f64) as usize,
+        copies,
+        law: &lengths.law,
+        prompt: lengths.prompt,
+        most: lengths.most,
+    }
 }
 
 /// The updates of the recipe's steps, in order.
 pub fn updates(c: &Compiled) -> Vec<Timed> {
     let assume = Assume::default();
     let found = Tables::default().find("", "", Compute::Bf16);
-    let cast = Cast { c, assume: &assume, found: &found };
+    let cast = Cast::new(c, &assume, &found);
     let mut all = vec![];
     for section in &c.program.phases {
         for b in &section.step {
-            let Some((pass, optimizer, updates, epochs, budget)) = cast.asked(b) else { continue };
+            let Some((pass, optimizer, updates, epochs, budget)) = cast.asked(&section.step, b)
+            else {
+                continue;
+            };
             if optimizer.is_none() {
                 continue;
             }
             let Some((count, lengths)) = cast.samples(&section.step, b) else { continue };
             let count = count * epochs as f64;
-            let counted = Counted { updates: updates * epochs, budget, count, lengths: &lengths };
+            let updates = updates * epochs;
+            let counted = Counted { updates, budget, count, lengths: &lengths, rl: None };
             all.extend(timed(c, &pass, &counted, optimizer, &mut Works::default()));
         }
     }
@@ -529,6 +636,11 @@ pub fn updates(c: &Compiled) -> Vec<Timed> {
 }
 
 fn precision(c: &Compiled, model: usize) -> Precision {
+    // A frozen copy is in the type of its original.
+    let model = match c.program.models[model].weights {
+        Weights::Frozen { of, .. } => of,
+        _ => model,
+    };
     let bf16 = c.facts.models.get(model).is_some_and(|m| m.bf16);
     if bf16 { Precision::Bf16 } else { Precision::F32 }
 }
@@ -554,9 +666,15 @@ fn timed(
         Some((_, scores)) => (scores as f64, all.lengths.padded()),
         None => ((all.budget as f64 / length).floor().max(1.0), length),
     };
-    let micro = (per_rank / fit).ceil().max(1.0);
-    let tokens = per_rank * length / micro;
-    let sizes = Sizes::packed(tokens, length);
+    let (micro, sizes) = match all.rl.filter(|_| c.framework.padded.is_none()) {
+        Some(rl) => packed(all, rl, plan, ways as usize),
+        None => {
+            let micro = (per_rank / fit).ceil().max(1.0);
+            (micro as usize, Sizes::packed(per_rank * length / micro, length))
+        }
+    };
+    let called = all.rl.is_some() && optimizer.is_none();
+    let host = all.rl.map_or(0.0, |rl| rl.host(all.updates, per_rank, mesh.size("cp")));
     let precision = precision(c, pass.model);
     let weight = if precision == Precision::Bf16 { 2.0 } else { 4.0 };
     let update = optimizer.map(|o| {
@@ -570,12 +688,34 @@ fn timed(
     let job = Job {
         work,
         mesh: mesh.clone(),
-        micro: micro as usize,
+        micro,
         chunks: pipeline.map_or(1, |p| p.chunks),
         split: pipeline.map(|p| p.parts.iter().map(layers).collect()),
         update,
     };
-    Some(Timed { job, machine, times: all.updates as f64, tokens })
+    Some(Timed { job, machine, times: all.updates as f64, tokens: sizes.tokens, host, called })
+}
+
+/// Micro-batches of a rank, and the sizes of one, as a stack packs samples.
+fn packed(all: &Counted<'_>, rl: &Rl, plan: &nrl_ir::plan::Plan, ways: usize) -> (usize, Sizes) {
+    let p = rl.packed(&Batch {
+        law: &all.lengths.law,
+        prompt: all.lengths.prompt,
+        most: all.lengths.most,
+        count: all.count,
+        updates: all.updates,
+        ways,
+        budget: all.budget,
+        pads: plan.pipeline.is_some(),
+    });
+    let sizes = Sizes {
+        tokens: p.tokens,
+        scored: p.tokens,
+        sequences: p.sequences,
+        groups: p.sequences,
+        context: p.context,
+    };
+    (p.micro, sizes)
 }
 
 /// What a pass is of.
@@ -593,6 +733,8 @@ struct Counted<'a> {
     budget: usize,
     count: f64,
     lengths: &'a Lengths,
+    /// How samples are packed; as many as fit by their mean length if `None`.
+    rl: Option<&'a Rl>,
 }
 
 /// What the seconds are spent on, the longest first.

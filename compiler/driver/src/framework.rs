@@ -17,6 +17,10 @@ pub struct Framework {
     pub padded: Option<(usize, usize)>,
     /// A model is not kept for reference, since nothing weighs it.
     pub unused_reference: bool,
+    /// The ratio is held at 1: with one update per batch, scores before it are those of the update itself.
+    pub on_policy: bool,
+    /// Samplers guess tokens with a head of the model.
+    pub guesses: bool,
     /// Settings and what they do here, or that they do nothing.
     pub notes: Vec<String>,
 }

@@ -13,6 +13,7 @@ mod framework;
 mod lasting;
 mod pools;
 mod regroup;
+mod rl;
 mod rules;
 mod sampler;
 mod signal;

@@ -141,7 +141,11 @@ impl<'f> Input<'f> {
             let fp8 = nemo::trains_in_fp8(&settings);
             for assume in [&mut self.options.assume, &mut self.assume] {
                 assume.framework = framework.clone();
-                assume.stack.get_or_insert_with(|| nemo::stack(&settings).into());
+                let family = nemo::stack(&settings);
+                assume.stack.get_or_insert_with(|| match request.version {
+                    Version::V0_3 => format!("{family} 0.3"),
+                    Version::Newest => family.to_string(),
+                });
                 if fp8 {
                     assume.compute = Compute::Fp8;
                 }

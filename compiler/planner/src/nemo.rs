@@ -7,6 +7,7 @@
 
 use nrl_driver::Framework;
 use nrl_rules::Settings;
+use nrl_rules::settings::Value;
 use nrl_sim::{Habits, Stack};
 
 /// Settings that cost or save something that no plan here knows.
@@ -40,13 +41,13 @@ impl At<'_> {
         self.on("megatron_cfg.enabled")
     }
 
-    /// Axes of the mesh of a model, behind the first, with their sizes.
+    /// Axes of the mesh of a model with their sizes.
     fn axes(&self) -> Vec<(&'static str, i64)> {
         let keys: &[(&str, &str)] = match self.megatron() {
             true => &[
+                ("pp", "megatron_cfg.pipeline_model_parallel_size"),
                 ("cp", "megatron_cfg.context_parallel_size"),
                 ("tp", "megatron_cfg.tensor_model_parallel_size"),
-                ("pp", "megatron_cfg.pipeline_model_parallel_size"),
                 ("ep", "megatron_cfg.expert_model_parallel_size"),
                 ("etp", "megatron_cfg.expert_tensor_parallel_size"),
             ],
@@ -305,12 +306,17 @@ fn sampled(policy: &At<'_>, f: &mut Framework) {
     if (weight, kept) != (2.0, 2.0) {
         f.memory.engine = Some((weight, kept));
     }
+    f.guesses = settings_of(policy, "policy.generation.vllm_kwargs.speculative_config");
     let backend = text("backend");
     if !matches!(backend.as_str(), "" | "vllm") {
         f.notes.push(format!(
             "`policy.generation.backend` {backend}: seconds and memory of sampling are those of vLLM"
         ));
     }
+}
+
+fn settings_of(at: &At<'_>, path: &str) -> bool {
+    at.settings.get(path).is_some_and(|node| matches!(node.value, Value::Map(_)))
 }
 
 /// Samples side by side, or packed.
@@ -331,6 +337,7 @@ fn batched(policy: &At<'_>, f: &mut Framework) {
 fn reference(settings: &Settings, f: &mut Framework) {
     let kl = settings.float("loss_fn.reference_policy_kl_penalty").map(|x| x.value);
     f.unused_reference = kl == Some(0.0) && settings.get("grpo").is_some();
+    f.on_policy = settings.on("loss_fn.force_on_policy_ratio");
 }
 
 /// The software whose rates count.

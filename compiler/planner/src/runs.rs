@@ -1,8 +1,14 @@
 //! The metrics of runs beside what the planner says of their recipe.
 //!
-//! In: lines of JSON, of nrlc or of NeMo RL, and a forecast that can be made again with the lengths that the run had. Out:
+//! In: metrics of nrlc or of NeMo RL, and a forecast that can be made again with the lengths that the run had. Out:
 //! a line of a verdict for each phase of a step: the median of its seconds, and how far the prediction is off. The first
-//! step of a phase makes buffers and kernels, and does not count.
+//! step of a phase makes buffers and kernels, and does not count. Metrics are lines of JSON (what belongs to a step may be
+//! in several), one object of `metric: {step: value}` as NeMo RL dumps its TensorBoard logs, or CSV with a column per
+//! metric as W&B exports it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
 
 use nrl_sim::forecast::{Forecast, Kind, Source, Step};
 
@@ -11,18 +17,13 @@ use crate::rows::{Line, Summary, Verdict};
 /// Names of the seconds of each kind of phase: ours, then those of NeMo RL.
 pub const NAMES: [(&str, &[&str]); 5] = [
     ("sample", &["seconds/generate", "timing/train/generation"]),
-    (
-        "score",
-        &[
-            "seconds/logprob",
-            "timing/train/policy_and_reference_logprobs",
-            "timing/train/logprob_inference",
-        ],
-    ),
+    ("score", &["seconds/logprob", "timing/train/policy_and_reference_logprobs"]),
     ("update", &["seconds/update", "timing/train/policy_training"]),
     (
         "refit",
         &[
+            "seconds/refit",
+            "timing/train/prepare_for_generation/total",
             "timing/train/weight_sync",
             "timing/train/prepare_for_generation/transfer_and_update_weights",
         ],
@@ -31,9 +32,13 @@ pub const NAMES: [(&str, &[&str]); 5] = [
 ];
 
 /// Names of the mean and the largest number of tokens of an answer.
-const MEAN: [&str; 3] =
-    ["response/length_mean", "train/mean_gen_tokens_per_sample", "mean_gen_tokens_per_sample"];
-const MOST: [&str; 2] = ["response/length_max", "train/max_gen_tokens_per_sample"];
+const MEAN: [&str; 3] = [
+    "response/length_mean",
+    "train/mean_gen_tokens_per_sample",
+    "train/gen_tokens_per_sample/mean",
+];
+const MOST: [&str; 3] =
+    ["response/length_max", "train/max_gen_tokens_per_sample", "train/gen_tokens_per_sample/max"];
 
 /// The steps of one phase of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,27 +53,91 @@ pub struct Measured {
     pub lengths: Option<(f64, f64)>,
 }
 
+/// Is `text` of metrics, not of a table of rows?
+pub fn is_metrics(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+        || text.lines().next().is_some_and(|header| NAMES.iter().any(|(_, all)| has(header, all)))
+}
+
+fn has(header: &str, names: &[&str]) -> bool {
+    names.iter().any(|n| header.contains(n))
+}
+
 /// The phases of a run, in order.
 pub fn read(text: &str) -> Result<Vec<Measured>, String> {
-    let mut phases: Vec<(String, Vec<serde_json::Value>)> = vec![];
-    for line in text.lines().filter(|l| !l.trim().is_empty()) {
-        // A run that was stopped may have written half a line.
-        let Ok(row) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+    let mut phases: Vec<(String, Vec<Value>)> = vec![];
+    for row in rows(text) {
         let name = row.get("phase").and_then(|p| p.as_str()).unwrap_or("").to_string();
         match phases.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, rows)) => rows.push(row),
+            Some((_, rows)) => put(rows, row),
             None => phases.push((name, vec![row])),
         }
     }
     let found: Vec<Measured> = phases.iter().map(|(name, rows)| measured(name, rows)).collect();
     if found.iter().all(|m| m.seconds.is_empty()) {
         let known: Vec<&str> = NAMES.iter().flat_map(|(_, all)| all.iter().copied()).collect();
-        return Err(format!("no line has the seconds of a step: one of {}", known.join(", ")));
+        return Err(format!("no step has its seconds: one of {}", known.join(", ")));
     }
     Ok(found)
 }
 
-fn measured(name: &str, rows: &[serde_json::Value]) -> Measured {
+/// A row per step, or several that say which step they are of.
+fn rows(text: &str) -> Vec<Value> {
+    if let Ok(Value::Object(all)) = serde_json::from_str(text)
+        && all.values().any(Value::is_object)
+    {
+        return by_step(&all);
+    }
+    if !text.trim_start().starts_with('{') {
+        return columns(text);
+    }
+    // A run that was stopped may have written half a line.
+    text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()
+}
+
+/// `{metric: {step: value}}` by step.
+fn by_step(all: &Map<String, Value>) -> Vec<Value> {
+    let mut steps: BTreeMap<u64, Map<String, Value>> = BTreeMap::new();
+    for (name, values) in all {
+        for (step, value) in values.as_object().into_iter().flatten() {
+            let Ok(step) = step.parse() else { continue };
+            steps.entry(step).or_default().insert(name.clone(), value.clone());
+        }
+    }
+    steps.into_values().map(Value::Object).collect()
+}
+
+/// CSV; a column may be `name of the run - metric`.
+fn columns(text: &str) -> Vec<Value> {
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
+    let Ok(header) = reader.headers().cloned() else { return vec![] };
+    let known =
+        |h: &str| NAMES.iter().flat_map(|(_, all)| *all).chain(&MEAN).chain(&MOST).any(|n| *n == h);
+    let name = |h: &str| h.rsplit(" - ").next().filter(|n| known(n)).unwrap_or(h).to_string();
+    let names: Vec<String> = header.iter().map(name).collect();
+    let row = |r: csv::StringRecord| {
+        let cells = names.iter().zip(&r);
+        let numbers =
+            cells.filter_map(|(n, v)| Some((n.clone(), Value::from(v.parse::<f64>().ok()?))));
+        Value::Object(numbers.collect())
+    };
+    reader.records().filter_map(|r| Some(row(r.ok()?))).collect()
+}
+
+/// Adds a row; what is of the step of the row before goes into that one.
+fn put(rows: &mut Vec<Value>, row: Value) {
+    let step = |r: &Value| ["step", "_step"].iter().find_map(|k| r.get(*k)?.as_f64());
+    let same = rows.last().is_some_and(|last| step(last).is_some() && step(last) == step(&row));
+    match (rows.last_mut().filter(|_| same).and_then(Value::as_object_mut), row) {
+        (Some(last), Value::Object(more)) => {
+            // W&B leaves cells empty that a later line fills.
+            last.extend(more.into_iter().filter(|(_, v)| !v.is_null()));
+        }
+        (_, row) => rows.push(row),
+    }
+}
+
+fn measured(name: &str, rows: &[Value]) -> Measured {
     let rows = if rows.len() > 1 { &rows[1..] } else { rows };
     let all = |names: &[&str]| -> Vec<f64> {
         rows.iter().filter_map(|r| names.iter().find_map(|n| r.get(n)?.as_f64())).collect()
@@ -198,7 +267,31 @@ mod tests {
         let run = read(text).unwrap();
         assert_eq!(run[0].seconds, [("sample", 40.0), ("update", 50.0), ("step", 110.0)]);
         assert_eq!(run[0].lengths, None);
-        assert!(read(r#"{"loss": 1.0}"#).unwrap_err().starts_with("no line has the seconds"));
+        assert!(read(r#"{"loss": 1.0}"#).unwrap_err().starts_with("no step has its seconds"));
+    }
+
+    /// What a step logs comes in several calls, with what W&B calls the step.
+    #[test]
+    fn lines_of_a_step_are_one() {
+        let text = r#"{"_step": 1, "train/mean_gen_tokens_per_sample": 99.0}
+{"_step": 1, "timing/train/total_step_time": 90.0}
+{"_step": 2, "train/mean_gen_tokens_per_sample": 795.0, "timing/train/total_step_time": null}
+{"_step": 2, "timing/train/total_step_time": 112.0, "timing/train/prepare_for_generation/total": 5.0, "timing/train/prepare_for_generation/transfer_and_update_weights": 3.0}"#;
+        let run = read(text).unwrap();
+        assert_eq!(run[0].steps, 1);
+        assert_eq!(run[0].seconds, [("refit", 5.0), ("step", 112.0)]);
+        assert_eq!(run[0].lengths, Some((795.0, 795.0)));
+    }
+
+    #[test]
+    fn exports_are_read() {
+        let dumped = r#"{"train/loss": {"1": 0.1},
+ "timing/train/policy_training": {"2": 28.0, "1": 60.0, "10": 30.0, "3": 29.0},
+ "timing/train/total_step_time": {"1": 200.0, "2": 112.0, "3": 113.0, "10": 114.0}}"#;
+        assert_eq!(read(dumped).unwrap()[0].seconds, [("update", 29.0), ("step", 113.0)]);
+        let csv = "Step,grpo 8b - timing/train/total_step_time,grpo 8b - timing/train/total_step_time__MIN\n1,200,200\n2,112,112\n3,113,113\n4,,\n";
+        assert!(is_metrics(csv) && is_metrics(dumped) && !is_metrics("model,gpu,metric,value\n"));
+        assert_eq!(read(csv).unwrap()[0].seconds, [("step", 113.0)]);
     }
 
     #[test]

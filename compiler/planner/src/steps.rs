@@ -1,25 +1,24 @@
 //! Published steps of reinforcement learning beside what the planner says of them.
 //!
-//! In: rows of a table of whole steps (model, devices, layout, lengths, seconds by phase), stacks as data. Out: seconds by phase for
-//! every row, errors, and the rows that cannot be said, each with the reason. A row becomes dims of
-//! a model, a mesh of trainers, replicas of samplers and a law of lengths; nothing is known of a row but its columns.
+//! In: rows of a table of whole steps (model, devices, layout, lengths, seconds by phase), tables of stacks. Out: seconds by phase for
+//! every row, errors, and the rows that cannot be said, each with the reason. Each row goes the way of a
+//! recipe: text, compiler, plan, forecast; nothing is known of a row but its columns.
 
-mod passes;
+pub mod fit;
+mod recipe;
 mod row;
-mod shape;
-mod stack;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
-use nrl_sim::lengths::Lengths;
-use nrl_sim::refit::{Held, Placement, Refit, Transport, refit};
-use nrl_sim::rl_step::{Rhythm, RlStep, Sampler, TrainerSeconds, rl_step};
-use nrl_sim::rollout::{Load, Serving};
+use nrl_base::SourceMap;
+use nrl_driver::{Assume, Compiled, Options};
+use nrl_sim::forecast::{Kind, Source, Step};
+use nrl_sim::rl_stack::RlStacks;
 use serde::Serialize;
 
-pub use passes::{Mesh, Pass, Passes};
-pub use row::{Backend, Row, read};
-pub use shape::Shape;
-pub use stack::{Stack, Stacks};
+pub use recipe::{Asked, facts, recipe, split};
+pub use row::{Backend, Mesh, Row, read};
 pub use verdict::verdict;
 
 /// One number beside its measurement.
@@ -37,15 +36,23 @@ impl Compared {
     }
 }
 
+/// A row, compiled: it can be forecast again and again.
+pub struct Case {
+    /// Line of the table.
+    pub line: usize,
+    pub row: Row,
+    asked: Asked,
+    compiled: Compiled,
+}
+
 /// A row and what was said of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
     /// Line of the table.
     pub line: usize,
     pub row: Row,
-    /// Whether the stack's rates are those of this very version.
-    pub known: bool,
-    pub step: RlStep,
+    pub source: Source,
+    pub step: Step,
     /// `step`, then the phases that the row states.
     pub compared: Vec<Compared>,
 }
@@ -74,128 +81,110 @@ pub fn is_steps(text: &str) -> bool {
     text.lines().next().is_some_and(|header| header.split(',').any(|name| name == "step_s"))
 }
 
-/// Predicts every row of `text`.
-pub fn validate(text: &str, stacks: &Stacks) -> Result<Report, String> {
-    let mut report = Report::default();
-    for (line, row) in read(text)? {
-        match row.and_then(|row| judge(line, row, stacks)) {
-            Ok(judged) => report.judged.push(judged),
-            Err(why) => report.left_out.push((line, why)),
+/// A row that is not said: its line, and why.
+pub type LeftOut = (usize, String);
+
+/// A table, compiled.
+pub struct Table {
+    pub cases: Vec<Case>,
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Table {
+    /// Compiles every row of `text`, on all cores.
+    pub fn new(text: &str) -> Result<Table, String> {
+        let rows = read(text)?;
+        let made = nrl_driver::each(&rows, &|(line, row)| {
+            row.clone().and_then(|row| case(*line, row)).map_err(|why| (*line, why))
+        });
+        let mut table = Table { cases: vec![], left_out: vec![] };
+        for case in made {
+            match case {
+                Ok(c) => table.cases.push(c),
+                Err(why) => table.left_out.push(why),
+            }
         }
+        Ok(table)
     }
-    Ok(report)
+
+    /// The rows that `take` accepts, predicted with the rates of `stacks`.
+    pub fn report(&self, stacks: &RlStacks, take: &dyn Fn(&Case) -> bool) -> Report {
+        let mut report = Report { judged: vec![], left_out: self.left_out.clone() };
+        let cases: Vec<&Case> = self.cases.iter().filter(|c| take(c)).collect();
+        for (line, judged) in nrl_driver::each(&cases, &|c| (c.line, c.judge(stacks))) {
+            match judged {
+                Ok(judged) => report.judged.push(judged),
+                Err(why) => report.left_out.push((line, why)),
+            }
+        }
+        report.left_out.sort();
+        report
+    }
+
+    /// Stacks fitted to the rows that `take` accepts, from `stacks`.
+    pub fn fit(&self, take: &dyn Fn(&Case) -> bool, stacks: &RlStacks) -> fit::Fitted {
+        fit::fit(&self.cases, take, stacks, fit::STAY)
+    }
 }
 
-fn judge(line: usize, row: Row, stacks: &Stacks) -> Result<Judged, String> {
-    let step = predict(&row, stacks)?;
-    let scored = step.seconds("logprob") + step.seconds("reference");
-    let pairs = [
-        ("step", step.total, Some(row.step_s)),
-        ("sample", step.seconds("sample"), row.gen_s),
-        ("logprob", scored, row.logprob_s),
-        ("update", step.seconds("update"), row.train_s),
-        ("refit", step.seconds("refit"), row.refit_s),
-    ];
-    let compared = pairs
-        .into_iter()
-        .filter_map(|(phase, predicted, m)| {
-            m.map(|measured| Compared { phase, predicted, measured })
-        })
-        .collect();
-    let known = row.version.starts_with(&stacks.find(&row.version, row.backend)?.version);
-    Ok(Judged { line, row, known, step, compared })
+fn case(line: usize, row: Row) -> Result<Case, String> {
+    let asked = recipe(&row)?;
+    let options = Options { assume: asked.assume.clone(), ..Options::default() };
+    let (compiled, found) =
+        nrl_driver::compile(&asked.files, &mut SourceMap::new(), "r.nrl", &options);
+    let compiled = compiled.ok_or_else(|| {
+        let first = found.iter().find(|d| d.is_error());
+        first.map_or("it does not compile".to_string(), |d| d.message.clone())
+    })?;
+    Ok(Case { line, row, asked, compiled })
 }
 
-/// Tokens of a prompt, assumed: the tables count 100 to 130 more tokens per sample than were generated.
-const PROMPT: u32 = 110;
-
-/// The step of a row.
-pub fn predict(row: &Row, stacks: &Stacks) -> Result<RlStep, String> {
-    let shape = Shape::of(&row.model)?;
-    let stack = stacks.find(&row.version, row.backend)?;
-    let device = stacks.device(&row.gpu)?;
-    let machine = &device.machine;
-    let cap = row.max_seq.saturating_sub(PROMPT).max(1);
-    let (sigma, endless) = (stacks.sigma(&row.model), stacks.endless);
-    let law = Lengths::Capped { mean: row.avg_seq, sigma, endless };
-    let lengths = law.draw(row.prompts, row.group, cap, stacks.alike);
-    let tokens: Vec<u32> = lengths.iter().map(|l| l + PROMPT).collect();
-
-    let pass =
-        Pass { shape: &shape, mesh: &row.mesh, tokens: &tokens, device, rates: &stack.passes };
-    let fp8 = if row.fp8 { machine.fp8.max(1.0) } else { 1.0 };
-    let budget = row.max_seq as usize * row.micro;
-    let scored = if shape.recomputes { budget } else { 2 * budget };
-    let update = pass.update(row.updates(), budget, fp8);
-    let forward = pass.forward(scored, fp8);
-    // One update per batch makes the old log-probabilities those of the update itself.
-    let skip = stack.skips_old && row.updates() == 1;
-
-    let width = if row.fp8 { 1.0 } else { 2.0 };
-    let shard = shape.dims.shard(row.gen_tp, width, 2.0);
-    let share = if row.colocated { 0.6 } else { 0.8 };
-    let mut speed = stack.engine.speed(machine, row.gen_tp, device.host, true);
-    speed.flops *= fp8;
-    speed.expert_flops *= fp8;
-    let guesses = stack.guesses && shape.guesses;
-    let serving = Serving {
-        pool: stack.engine.pool(machine, share, &shard),
-        sequences: 1024,
-        chunk: 16_384.0,
-        pace: if guesses { stack.accepted } else { 1.0 },
-        computed: if guesses { 2.0 } else { 1.0 },
-        shared_prompts: true,
-    };
-    let load = Load {
-        lengths: &lengths,
-        group: row.group,
-        prompt: f64::from(PROMPT),
-        replicas: row.gen_gpus / row.gen_tp,
-        whole_prompts: row.colocated,
-    };
-    let sampler = Sampler {
-        shard: &shard,
-        speed: &speed,
-        serving: &serving,
-        load: &load,
-        call: stack.engine.call,
-    };
-    let trainer = TrainerSeconds {
-        logprob: if skip { 0.0 } else { forward },
-        reference: forward,
-        update,
-        refit: refit_seconds(row, &shape, stack, device),
-        reward: 0.0,
-        other: stack.other * device.host,
-    };
-    let rhythm = match row.delay {
-        0 => Rhythm::InTurn,
-        delay => Rhythm::Beside { delay, drain: stack.drains },
-    };
-    rl_step(&sampler, &trainer, rhythm).map_err(|e| e.to_string())
+/// Predicts every row of `text`.
+pub fn validate(text: &str, stacks: &RlStacks) -> Result<Report, String> {
+    Ok(Table::new(text)?.report(stacks, &|_| true))
 }
 
-fn refit_seconds(row: &Row, shape: &Shape, stack: &Stack, device: &stack::Device) -> f64 {
-    let width = 2.0;
-    let m = &row.mesh;
-    let ranks = (m.tp * m.pp * m.cp * m.dp) as f64;
-    let placement = if row.colocated { Placement::Colocated } else { Placement::Disaggregated };
-    let r = Refit {
-        weights: shape.weights(width),
-        held: Held {
-            tp: m.tp,
-            pp: m.pp,
-            ep: m.ep,
-            fsdp: if row.backend == Backend::Dtensor { m.dp } else { 1 },
-        },
-        sampler: (row.gen_tp, row.gen_gpus / row.gen_tp),
-        placement,
-        transport: Transport::Broadcast,
-        // Master weights and two moments in four bytes leave the device for sampling.
-        swapped: if row.colocated { 12.0 * shape.dims.params / ranks } else { 0.0 },
-    };
-    refit(&r, &stack.paths(device, placement)).iter().map(|e| e.seconds).sum()
-}
+impl Case {
+    /// What the forecast takes for granted.
+    pub fn assume(&self) -> &Assume {
+        &self.asked.assume
+    }
 
-#[cfg(test)]
-mod tests;
+    /// The row beside its forecast with the rates of `stacks`.
+    pub fn judge(&self, stacks: &RlStacks) -> Result<Judged, String> {
+        let (row, step) = (&self.row, self.step(stacks)?);
+        let of = |kind: Kind| -> f64 {
+            step.phases.iter().filter(|p| p.kind == kind).map(|p| p.seconds.value).sum()
+        };
+        let pairs = [
+            ("step", step.seconds.value, Some(row.step_s)),
+            ("sample", of(Kind::Sample), row.gen_s),
+            ("logprob", of(Kind::Score), row.logprob_s),
+            ("update", of(Kind::Update), row.train_s),
+            ("refit", of(Kind::Refit), row.refit_s),
+        ];
+        let compared = pairs
+            .into_iter()
+            .filter_map(|(phase, predicted, m)| {
+                m.map(|measured| Compared { phase, predicted, measured })
+            })
+            .collect();
+        let known = stacks.node(&row.gpu).is_some() && !self.asked.stands_in;
+        let source = if known { Source::Calibrated } else { Source::Interpolated };
+        Ok(Judged { line: self.line, row: row.clone(), source, step, compared })
+    }
+
+    /// The forecast of its step.
+    pub fn step(&self, stacks: &RlStacks) -> Result<Step, String> {
+        let mut assume = self.asked.assume.clone();
+        assume.stacks = Some(stacks.clone());
+        let forecast = nrl_driver::forecast(&self.compiled, &assume).ok_or("no machine")?;
+        let step = forecast.steps.into_iter().next().ok_or("no step")?;
+        if !step.phases.iter().any(|p| p.kind == Kind::Sample) {
+            return Err(
+                "its sampler keeps no sample: the pool of keys and values is too small".into()
+            );
+        }
+        Ok(step)
+    }
+}

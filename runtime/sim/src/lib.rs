@@ -15,6 +15,7 @@ mod memory;
 pub mod pipeline;
 pub mod rates;
 pub mod refit;
+pub mod rl_stack;
 pub mod rl_step;
 pub mod rollout;
 pub mod style;

@@ -97,21 +97,11 @@ pub struct Found {
 const UNSEEN: f64 = 0.4;
 
 const SHIPPED: &str = include_str!("../calibration/tables.json");
-/// Trainers of reinforcement learning: the rates of pretraining on the same device, with the factor that published
-/// steps ask for.
-const STEPS: &str = include_str!("../calibration/steps.json");
 
 impl Tables {
     /// The tables that ship with the program.
     pub fn shipped() -> Tables {
-        let tables: Tables = serde_json::from_str(SHIPPED).unwrap_or_default();
-        tables.with(Tables::steps())
-    }
-
-    /// Entries of trainers of reinforcement learning.
-    fn steps() -> Vec<Entry> {
-        let steps: Tables = serde_json::from_str(STEPS).unwrap_or_default();
-        steps.entries
+        serde_json::from_str(SHIPPED).unwrap_or_default()
     }
 
     /// Reads a table.

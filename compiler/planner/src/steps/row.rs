@@ -7,7 +7,15 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Mesh;
+/// Axes of the trainers. Experts fold dp, cp and tp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Mesh {
+    pub tp: usize,
+    pub cp: usize,
+    pub ep: usize,
+    pub pp: usize,
+    pub dp: usize,
+}
 
 /// Software that trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
@@ -21,6 +29,10 @@ pub enum Backend {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub version: String,
+    /// Path of the recipe in NeMo RL; empty where none is named.
+    pub recipe: String,
+    /// `GRPO`, `DAPO`.
+    pub algorithm: String,
     /// Where the numbers are published.
     pub source: String,
     pub model: String,
@@ -39,6 +51,8 @@ pub struct Row {
     /// Samples of a micro-batch, as the budget of tokens is stated.
     pub micro: usize,
     pub mesh: Mesh,
+    /// Activations between products of tp are cut over tokens.
+    pub sp: bool,
     pub gen_tp: usize,
     pub gen_gpus: usize,
     pub colocated: bool,
@@ -55,6 +69,13 @@ impl Row {
     /// Updates of a step.
     pub fn updates(&self) -> usize {
         (self.prompts * self.group / self.batch.max(1)).max(1)
+    }
+
+    /// Is its version this one, or a later one?
+    pub fn at_least(&self, major: u32, minor: u32) -> bool {
+        let mut parts = self.version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
+        let mut next = || parts.next().and_then(|p| p.parse().ok()).unwrap_or(0u32);
+        (next(), next()) >= (major, minor)
     }
 }
 
@@ -115,14 +136,20 @@ impl Cells<'_> {
             other => return Err(format!("no rates for the backend `{other}`")),
         };
         let gpus = self.need("gpus")? as usize;
-        let train_gpus = self.count(&["y_train_gpus"]).unwrap_or(gpus);
+        let delay = self.delay()?;
+        let colocated = self.text("y_colocated").map_or(delay == 0, |v| v != "False");
+        // Samplers of their own get half, where nothing is stated.
+        let half = if colocated { gpus } else { gpus / 2 };
+        let train_gpus = self.count(&["y_train_gpus"]).unwrap_or(half);
         let samples = self.count(&["gen_gbs"]).ok_or("`gen_gbs` is not stated")?;
         let model = self.text("model")?.to_string();
         let mesh = self.mesh(train_gpus)?;
         let group = self.count(&["y_gens"]).unwrap_or(32).clamp(1, samples.max(1));
-        let delay = self.delay()?;
         let row = Row {
             version: version.to_string(),
+            recipe: self.text("recipe").unwrap_or("").to_string(),
+            algorithm: self.text("algorithm").unwrap_or("GRPO").to_string(),
+            sp: self.text("y_sp").map_or(mesh.tp > 1, |v| v == "True"),
             source: self.text("source").unwrap_or("").to_string(),
             model,
             gpu: self.text("gpu")?.to_string(),
@@ -137,8 +164,10 @@ impl Cells<'_> {
             micro: self.count(&["y_mbs"]).unwrap_or(1).max(1),
             mesh,
             gen_tp: self.count(&["y_gen_tp", "gen_tp"]).ok_or("`gen_tp` is not stated")?,
-            gen_gpus: self.count(&["y_gen_gpus"]).unwrap_or(gpus),
-            colocated: self.text("y_colocated").map_or(delay == 0, |v| v != "False"),
+            gen_gpus: self
+                .count(&["y_gen_gpus"])
+                .unwrap_or(gpus - if colocated { 0 } else { train_gpus }),
+            colocated,
             delay,
             step_s: self.need("step_s")?,
             train_s: self.number("train_s"),

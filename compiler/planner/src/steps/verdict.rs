@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use nrl_sim::forecast::Source;
-
 use super::{Judged, Report};
 use crate::rows::{Line, Summary, Verdict};
 
@@ -35,7 +33,7 @@ pub fn verdict(report: &Report, only: Option<&str>) -> Verdict {
 }
 
 fn said(j: &Judged) -> Vec<Line> {
-    let provenance = Some(if j.known { Source::Calibrated } else { Source::Interpolated });
+    let provenance = Some(j.source);
     let of = |c: &super::Compared| Line {
         line: j.line as u64,
         source: format!("{} {}", j.row.version, j.row.source),
