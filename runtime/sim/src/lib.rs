@@ -16,7 +16,6 @@ pub mod pipeline;
 pub mod rates;
 pub mod refit;
 pub mod rl_stack;
-pub mod rl_step;
 pub mod rollout;
 pub mod style;
 pub mod tables;
