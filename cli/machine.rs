@@ -15,6 +15,7 @@ use nrl_planner::input::{Input, Request};
 use nrl_runtime::run::source::{Prompts, complete};
 use nrl_runtime::text::Text;
 use nrl_sim::calibration::Calibration;
+use nrl_sim::rl_stack::RlStacks;
 use nrl_sim::tables::Tables;
 
 use crate::disk::Disk;
@@ -38,7 +39,15 @@ pub fn assume(file: Option<&Path>) -> Result<Assume, String> {
             calibration: crate::calibrate::known(),
             ..Assume::default()
         }),
-        (Err(why), Err(_)) => Err(failed(why)),
+        // What was fitted to whole steps.
+        (Err(why), Err(_)) => match RlStacks::parse(&text) {
+            Ok(stacks) => Ok(Assume {
+                stacks: Some(stacks),
+                calibration: crate::calibrate::known(),
+                ..Assume::default()
+            }),
+            Err(_) => Err(failed(why)),
+        },
     }
 }
 
