@@ -190,7 +190,7 @@ fn verdict(args: &ValidateArgs) -> Result<Verdict, String> {
         Some(file) => {
             Tables::parse(&text(file)?).map_err(|e| format!("{}: {e}", file.display()))?
         }
-        None => Tables::shipped(),
+        None => Tables::shipped().clone(),
     };
     if args.half {
         let all = Table::new(rows.clone());

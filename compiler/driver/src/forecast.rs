@@ -87,9 +87,9 @@ pub fn forecast(c: &Compiled, assume: &Assume) -> Option<Forecast> {
     if let Some(f) = crate::threads::forecast(c, assume) {
         return Some(f);
     }
-    let tables = assume.tables.clone().unwrap_or_else(Tables::shipped);
+    let tables = assume.tables.as_ref().unwrap_or_else(|| Tables::shipped());
     let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m))?;
-    let (stack, found) = rates_of(c, assume, &tables, &first);
+    let (stack, found) = rates_of(c, assume, tables, &first);
     let cast = Cast::new(c, assume, &found);
     let (mut assumed, mut open) = (vec![], vec![]);
     let all = c.program.phases.iter();
@@ -302,13 +302,19 @@ impl<'a> Cast<'a> {
             name: "data, rewards, processes".into(),
             origin: None,
             seconds: Estimate::around(rl.other(), 0.5, Source::Interpolated),
+            model: None,
+            mesh: trains.mesh,
+            devices: trains.devices,
             parts: vec![],
+            forward: Default::default(),
+            backward: Default::default(),
             flops: 0.0,
             mfu: None,
             bubble: 0.0,
-            job: None,
+            micro: 1,
+            micro_tokens: 0.0,
             generated: None,
-            ..trains.clone()
+            job: None,
         })
     }
 

@@ -12,7 +12,7 @@ fn table(rows: &[&str]) -> Vec<Row> {
 }
 
 fn verdict(rows: Vec<Row>) -> Verdict {
-    Verdict::of(&Table::new(rows), &Tables::shipped())
+    Verdict::of(&Table::new(rows), Tables::shipped())
 }
 
 /// A dense model on one node, for `metric`.

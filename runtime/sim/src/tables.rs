@@ -4,6 +4,7 @@
 //! type, with how near that is.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -99,9 +100,10 @@ const UNSEEN: f64 = 0.4;
 const SHIPPED: &str = include_str!("../calibration/tables.json");
 
 impl Tables {
-    /// The tables that ship with the program.
-    pub fn shipped() -> Tables {
-        serde_json::from_str(SHIPPED).unwrap_or_default()
+    /// The tables that ship with the program, read once.
+    pub fn shipped() -> &'static Tables {
+        static TABLES: OnceLock<Tables> = OnceLock::new();
+        TABLES.get_or_init(|| serde_json::from_str(SHIPPED).unwrap_or_default())
     }
 
     /// Reads a table.

@@ -107,9 +107,7 @@ pub struct Found {
 
 /// Searches the layouts of a recipe.
 pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings> {
-    let mut recipe = Recipe::of(&settled(input));
-    // Read once, not once a forecast.
-    let tables = recipe.assume.tables.get_or_insert_with(Tables::shipped).clone();
+    let recipe = Recipe::of(&settled(input));
     let relaxed = Sites::relaxed(&recipe.text, recipe.name());
     let base = recipe.compile(relaxed)?;
     let fail = |d: Box<Diagnostic>| Findings { found: vec![*d], sources: SourceMap::new() };
@@ -120,7 +118,12 @@ pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings>
         fail(Box::new(Diagnostic::error("not-supported", what)))
     })?;
     let space = Space { facts: &facts, sites: &sites };
-    let screen = Screen { recipe: &recipe, sites: &sites, space: &space, tables: &tables };
+    let screen = Screen {
+        recipe: &recipe,
+        sites: &sites,
+        space: &space,
+        tables: recipe.assume.tables.as_ref().unwrap_or_else(|| Tables::shipped()),
+    };
     let (seen, counts) = screened(&screen, &base.budgets);
     let exact = Exact { screen: &screen };
     let current = exact.line(&sites.current, &recipe.text).map_err(|why| {
