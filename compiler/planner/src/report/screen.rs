@@ -157,7 +157,7 @@ fn time(r: &Report, step: &Step, width: usize) -> String {
     let (low, high) = (seconds(step.seconds.low), seconds(step.seconds.high));
     let span = format!("{of}step {}   ({low} .. {high})", seconds(step.seconds.value));
     let mut out = String::from("\n");
-    let source = 12;
+    let source = 13;
     let head = format!("{:<MARGIN$}{span}", "TIME");
     let _ = writeln!(out, "{head:<w$}{:>source$}", "source", w = width - source);
     // `  name  seconds  share  |bar and note|  source`
@@ -223,9 +223,10 @@ fn every(step: &Step, width: usize) -> String {
 
 /// A bar of a phase at its place in the step, its note behind or before it, and what found no room.
 fn bar(p: &Phase, total: f64, field: usize, note: &str) -> (String, Vec<String>) {
-    let scale = (field.min(60)) as f64 / total.max(f64::MIN_POSITIVE);
-    let from = (p.start_seconds * scale).round() as usize;
+    let room = field.min(60);
+    let scale = room as f64 / total.max(f64::MIN_POSITIVE);
     let long = ((p.seconds.value * scale).round() as usize).max(1);
+    let from = ((p.start_seconds * scale).round() as usize).min(room.saturating_sub(long));
     let end = from + long;
     let wide = note.chars().count();
     let marks = "#".repeat(long);
