@@ -9,6 +9,7 @@ mod rewards;
 mod traffic;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nrl_ir::program::{Binding, Phase as Section, Stage, Weights};
 use nrl_lower::facts::Law;
@@ -141,6 +142,7 @@ fn stack_name(c: &Compiled, assume: &Assume) -> String {
 pub struct Passes {
     all: Vec<Taken>,
     steps: usize,
+    rl: Option<Arc<Rl>>,
 }
 
 /// A stage of a phase, by their indices, and its samples.
@@ -166,19 +168,20 @@ impl Passes {
                 }
             }
         }
-        Passes { all, steps: c.program.phases.iter().map(|p| p.steps).sum() }
+        let steps = c.program.phases.iter().map(|p| p.steps).sum();
+        Passes { all, steps, rl: cast.rl }
     }
 
     /// Seconds per step, in the mean over phases.
     pub fn seconds(&self, c: &Compiled, assume: &Assume, found: &Found, works: &mut Works) -> f64 {
-        let cast = Cast::new(c, assume, found);
+        let cast = Cast { c, assume, found, rl: self.rl.clone() };
         let mut seconds = 0.0;
         for taken in &self.all {
             let section = &c.program.phases[taken.at.0];
             let asked = cast.asked(&section.step, &section.step[taken.at.1]);
             let Some((pass, optimizer, updates, epochs, budget)) = asked else { continue };
             let (count, updates) = (taken.count * epochs as f64, updates * epochs);
-            let rl = cast.rl.as_ref();
+            let rl = cast.rl.as_deref();
             let all = Counted { updates, budget, count, lengths: &taken.lengths, rl };
             let Some(t) = timed(c, &pass, &all, optimizer, works) else { continue };
             let (rates, compute) = (&found.rates, assume.compute);
@@ -223,14 +226,14 @@ struct Cast<'a> {
     assume: &'a Assume,
     found: &'a Found,
     /// How steps that sample run.
-    rl: Option<Rl>,
+    rl: Option<Arc<Rl>>,
 }
 
 impl<'a> Cast<'a> {
     fn new(c: &'a Compiled, assume: &'a Assume, found: &'a Found) -> Cast<'a> {
         let first = (0..c.program.meshes.len()).find_map(|m| machine_of(c, m));
         let rl = first.and_then(|m| Rl::of(c, assume, &stack_name(c, assume), &m));
-        Cast { c, assume, found, rl }
+        Cast { c, assume, found, rl: rl.map(Arc::new) }
     }
 
     /// Is a stage one that the software leaves out?
@@ -261,7 +264,7 @@ impl<'a> Cast<'a> {
             }
             if let Some((pass, optimizer, updates, epochs, budget)) = self.asked(&section.step, b) {
                 let (count, updates) = (count * epochs as f64, updates * epochs);
-                let rl = self.rl.as_ref();
+                let rl = self.rl.as_deref();
                 let all = Counted { updates, budget, count, lengths: &lengths, rl };
                 let made = self.pass(b, &pass, &all, optimizer, &mut traffic);
                 if let (Some(p), Some(_)) = (&made, optimizer) {
@@ -499,7 +502,7 @@ impl<'a> Cast<'a> {
     /// A generator as an engine on its machine.
     fn sampler(&self, generator: usize) -> Option<Sampler> {
         let machine = machine_of(self.c, self.c.program.generators[generator].mesh)?;
-        Some(Sampler::of(self.c, generator, &machine, self.rl.as_ref()))
+        Some(Sampler::of(self.c, generator, &machine, self.rl.as_deref()))
     }
 
     fn sample(
@@ -555,7 +558,7 @@ impl<'a> Cast<'a> {
             return None;
         }
         let machine = machine_of(c, g.mesh)?;
-        let edges = sampler::moves(c, generator, &machine, self.rl.as_ref());
+        let edges = sampler::moves(c, generator, &machine, self.rl.as_deref());
         let seconds: f64 = edges.iter().map(|e| e.seconds).sum();
         Some(Phase {
             kind: Kind::Refit,
@@ -673,7 +676,11 @@ fn timed(
         None => ((all.budget as f64 / length).floor().max(1.0), length),
     };
     let (micro, sizes) = match all.rl.filter(|_| c.framework.padded.is_none()) {
-        Some(rl) => packed(all, rl, plan, ways as usize),
+        Some(rl) => {
+            let (ways, pads) = (ways as usize, plan.pipeline.is_some());
+            let by = (pass.graph, ways, all.budget, pads);
+            works.packed(by, || packed(all, rl, ways, pads))
+        }
         None => {
             let micro = (per_rank / fit).ceil().max(1.0);
             (micro as usize, Sizes::packed(per_rank * length / micro, length))
@@ -703,7 +710,7 @@ fn timed(
 }
 
 /// Micro-batches of a rank, and the sizes of one, as a stack packs samples.
-fn packed(all: &Counted<'_>, rl: &Rl, plan: &nrl_ir::plan::Plan, ways: usize) -> (usize, Sizes) {
+fn packed(all: &Counted<'_>, rl: &Rl, ways: usize, pads: bool) -> (usize, Sizes) {
     let p = rl.packed(&Batch {
         law: &all.lengths.law,
         prompt: all.lengths.prompt,
@@ -712,7 +719,7 @@ fn packed(all: &Counted<'_>, rl: &Rl, plan: &nrl_ir::plan::Plan, ways: usize) ->
         updates: all.updates,
         ways,
         budget: all.budget,
-        pads: plan.pipeline.is_some(),
+        pads,
     });
     let sizes = Sizes {
         tokens: p.tokens,

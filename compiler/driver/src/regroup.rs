@@ -32,9 +32,12 @@ pub struct Regroup<'a> {
     pub selective: bool,
 }
 
-/// Work of graphs by the sizes that it was asked for.
+/// Work of graphs by the sizes that it was asked for, and micro-batches by what decides how samples are packed.
 #[derive(Clone, Debug, Default)]
-pub struct Works(HashMap<(usize, [u64; 5], bool), Work>);
+pub struct Works {
+    work: HashMap<(usize, [u64; 5], bool), Work>,
+    packed: HashMap<(usize, usize, usize, bool), (usize, Sizes)>,
+}
 
 impl Works {
     /// The work of graph `index`, whose plan is `plan`.
@@ -42,7 +45,17 @@ impl Works {
         let s = sizes;
         let bits = [s.tokens, s.scored, s.sequences, s.groups, s.context].map(f64::to_bits);
         let key = (index, bits, precision == Precision::Bf16);
-        self.0.entry(key).or_insert_with(|| Work::on_stack(plan, sizes, precision)).clone()
+        self.work.entry(key).or_insert_with(|| Work::on_stack(plan, sizes, precision)).clone()
+    }
+
+    /// Micro-batches of a rank and the sizes of one, for graph `index` on so many `ways` with a `budget` of tokens; `pads` if each
+    /// is filled up. `pack` makes those that are new.
+    pub(crate) fn packed(
+        &mut self,
+        (index, ways, budget, pads): (usize, usize, usize, bool),
+        pack: impl FnOnce() -> (usize, Sizes),
+    ) -> (usize, Sizes) {
+        *self.packed.entry((index, ways, budget, pads)).or_insert_with(pack)
     }
 }
 
