@@ -524,6 +524,30 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
+    /// The metrics of an evaluation.
+    fn reported(&self, of: &str) -> &[&'static str] {
+        self.metrics.get(of).map_or(&REPORTED[..], Vec::as_slice)
+    }
+
+    /// A metric without its evaluation, `accuracy` where `test.accuracy` is meant, is told as that.
+    fn reported_by_nobody(&mut self, env: &Env<'a>, by: &'a ast::Expr) -> El<()> {
+        let ast::ExprKind::Name(key) = &by.kind else { return Ok(()) };
+        if env.get(key).is_some() {
+            return Ok(());
+        }
+        let reports = env.iter().filter_map(|(_, v)| match v {
+            Val::Report(of) if self.reported(of).contains(&key.as_str()) => Some(of),
+            _ => None,
+        });
+        let full: Vec<String> = reports.map(|of| format!("`{of}.{key}`")).collect();
+        if full.is_empty() {
+            return Ok(());
+        }
+        let what = format!("`{key}` is a metric of an evaluation, and of which is not said");
+        let d = Diagnostic::error("unknown-metric", what).label(by.span, "of which evaluation?");
+        self.fail(d.help(format!("write {}", full.join(" or "))))
+    }
+
     pub fn checkpoint(&mut self, env: &Env<'a>, c: &'a ast::Checkpoint, span: Span) -> El<()> {
         let keep = match &c.keep {
             Some(e) => {
@@ -532,11 +556,14 @@ impl<'a> Elab<'a, '_> {
             }
             None => 1,
         };
+        if let Some(e) = &c.by {
+            self.reported_by_nobody(env, e)?;
+        }
         let by = match &c.by {
             Some(e) => match self.expr(env, e)? {
                 Val::Metric(m) => {
                     let (of, key) = m.rsplit_once('.').unwrap_or(("", &m));
-                    let known = self.metrics.get(of).map_or(&REPORTED[..], Vec::as_slice);
+                    let known = self.reported(of);
                     if !known.contains(&key) {
                         let near = nrl_base::nearest(key, known.iter().copied());
                         let help = near

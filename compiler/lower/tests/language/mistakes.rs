@@ -70,6 +70,7 @@ fn names_that_are_elsewhere() {
         &["write `use std.{clusters}` at the top"],
     );
     told("by test.accuracy", "by test.acuracy", &["did you mean `test.accuracy`?"]);
+    told("by test.accuracy", "by accuracy", &["unknown-metric", "write `test.accuracy`"]);
     told(
         "over: tokens)",
         "over: token)",
