@@ -11,7 +11,7 @@ mod traffic;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nrl_ir::program::{Binding, Phase as Section, Stage, Weights};
+use nrl_ir::program::{Binding, Phase as Section, Stage};
 use nrl_lower::facts::Law;
 use nrl_sim::Precision;
 use nrl_sim::calibration::Calibration;
@@ -32,6 +32,7 @@ use crate::threads::Seen;
 use crate::{Compiled, Framework, fits};
 
 pub use every::checkpoint_bytes;
+pub(crate) use every::evaluated;
 pub(crate) use rewards::latency;
 
 /// What is taken for granted.
@@ -300,25 +301,9 @@ impl<'a> Cast<'a> {
     fn around(&self, phases: &[Phase]) -> Option<Phase> {
         let rl = self.rl.as_ref().filter(|_| phases.iter().any(|p| p.kind == Kind::Sample))?;
         let trains = phases.iter().find(|p| p.kind == Kind::Update)?;
-        Some(Phase {
-            kind: Kind::Other,
-            name: "data, rewards, processes".into(),
-            origin: None,
-            seconds: Estimate::around(rl.other(), 0.5, Source::Interpolated),
-            model: None,
-            mesh: trains.mesh,
-            devices: trains.devices,
-            parts: vec![],
-            forward: Default::default(),
-            backward: Default::default(),
-            flops: 0.0,
-            mfu: None,
-            bubble: 0.0,
-            micro: 1,
-            micro_tokens: 0.0,
-            generated: None,
-            job: None,
-        })
+        let seconds = Estimate::around(rl.other(), 0.5, Source::Interpolated);
+        let name = "data, rewards, processes".into();
+        Some(Phase::alone(Kind::Other, name, (trains.mesh, trains.devices), seconds))
     }
 
     /// Seconds of a step: its phases one after the other, or, where samplers have devices of their own and samples may
@@ -560,24 +545,13 @@ impl<'a> Cast<'a> {
         let machine = machine_of(c, g.mesh)?;
         let edges = sampler::moves(c, generator, &machine, self.rl.as_deref());
         let seconds: f64 = edges.iter().map(|e| e.seconds).sum();
+        let devices = c.program.meshes[g.mesh].1.ranks();
+        let seconds = Estimate::around(seconds, 0.4, Source::Interpolated);
         Some(Phase {
-            kind: Kind::Refit,
-            name: format!("refit {}", g.name),
             origin: b.origin,
             model: Some(g.model),
-            mesh: g.mesh,
-            devices: c.program.meshes[g.mesh].1.ranks(),
-            seconds: Estimate::around(seconds, 0.4, Source::Interpolated),
             parts: edges.iter().map(|e| Part { name: e.name.into(), seconds: e.seconds }).collect(),
-            forward: Default::default(),
-            backward: Default::default(),
-            flops: 0.0,
-            mfu: None,
-            bubble: 0.0,
-            micro: 1,
-            micro_tokens: 0.0,
-            generated: None,
-            job: None,
+            ..Phase::alone(Kind::Refit, format!("refit {}", g.name), (g.mesh, devices), seconds)
         })
     }
 }
@@ -645,13 +619,7 @@ pub fn updates(c: &Compiled) -> Vec<Timed> {
 }
 
 fn precision(c: &Compiled, model: usize) -> Precision {
-    // A frozen copy is in the type of its original.
-    let model = match c.program.models[model].weights {
-        Weights::Frozen { of, .. } => of,
-        _ => model,
-    };
-    let bf16 = c.facts.models.get(model).is_some_and(|m| m.bf16);
-    if bf16 { Precision::Bf16 } else { Precision::F32 }
+    if fits::is_bf16(c, model) { Precision::Bf16 } else { Precision::F32 }
 }
 
 fn timed(

@@ -18,6 +18,7 @@ use nrl_sim::train::{Job, Update};
 use nrl_sim::work::{Sizes, Work};
 use nrl_sim::{Precision, machine, per_token};
 
+use crate::forecast::{checkpoint_bytes, evaluated};
 use crate::{Assume, Compiled};
 
 pub(crate) use forecast::forecast;
@@ -35,6 +36,8 @@ pub struct Task {
     pub origin: Option<(u32, u32, u32)>,
     pub model: Option<usize>,
     pub mesh: usize,
+    /// The reward that it waits for, by index.
+    pub reward: Option<usize>,
     pub chore: Chore,
     /// Micro-batches of an update or a pass on one rank, and tokens in each.
     pub micro: usize,
@@ -97,6 +100,7 @@ impl Cast<'_> {
             model,
             // What runs on no mesh of its own stands with the first model.
             mesh: if model.is_some() { mesh } else { program.models.first().map_or(0, |m| m.mesh) },
+            reward: None,
             chore: Chore::default(),
             micro: 1,
             micro_tokens: 0.0,
@@ -123,6 +127,7 @@ impl Cast<'_> {
                 let s = self.samples(list, b)?;
                 let mut t =
                     one("reward", Kind::Other, format!("reward {}", self.reward(*reward)), 0, None);
+                t.reward = Some(*reward);
                 t.chore.rewards = s.count;
                 Some(t)
             }
@@ -155,14 +160,7 @@ impl Cast<'_> {
             }
             Stage::Evaluate { generator, data, limit, copies, max_new, reward, .. } => {
                 let g = &program.generators[*generator];
-                let rows = match &program.data[*data].source {
-                    Rows::Made { rows, .. } => Some(*rows as f64),
-                    Rows::JsonLines { .. } => self.assume.seen.get(data).map(|s| s.rows as f64),
-                };
-                let rows = match (rows, limit) {
-                    (Some(n), Some(l)) => n.min(*l as f64),
-                    (n, l) => n.or(l.map(|l| l as f64))?,
-                };
+                let rows = evaluated(self.c, self.assume, *data, *limit)?;
                 let most = max_new.unwrap_or(program.models[g.model].context);
                 let lengths = lengths::of(self.c, self.assume, *data, Some(most), false);
                 let s = Samples { count: rows * *copies as f64, copies: *copies as f64, lengths };
@@ -174,7 +172,7 @@ impl Cast<'_> {
             }
             Stage::Checkpoint { .. } => {
                 let mut t = one("checkpoint", Kind::Other, "checkpoint".into(), 0, None);
-                t.chore.written = self.state_bytes();
+                t.chore.written = checkpoint_bytes(self.c);
                 Some(t)
             }
             Stage::Collect { .. } => None,
@@ -320,28 +318,6 @@ impl Cast<'_> {
         let mesh = &self.c.program.meshes[m.mesh].1;
         let bytes: f64 = g.params.iter().map(|p| 4.0 * numbers(g, p)).sum();
         Some((bytes, machine::group(mesh, &flat, mesh.ranks())))
-    }
-
-    /// Bytes of a checkpoint: weights and state of every trained model.
-    fn state_bytes(&self) -> f64 {
-        let mut trained: Vec<(usize, usize)> = vec![];
-        for b in self.c.program.phases.iter().flat_map(|p| &p.step) {
-            if let Stage::Update { model, optimizer, .. } = &b.stage
-                && !trained.contains(&(*model, *optimizer))
-            {
-                trained.push((*model, *optimizer));
-            }
-        }
-        let one = |(model, optimizer): &(usize, usize)| {
-            let m = &self.c.program.models[*model];
-            let moments = self.c.program.optimizers[*optimizer].state.len() as f64;
-            let of = |p: &nrl_ir::ParamDecl| {
-                let layers = p.repeat.as_ref().map_or(1.0, |(_, n)| *n as f64);
-                layers * p.dims.iter().map(|d| m.dims.bound(*d) as f64).product::<f64>()
-            };
-            m.params.iter().map(of).sum::<f64>() * 4.0 * (1.0 + moments)
-        };
-        trained.iter().map(one).sum()
     }
 }
 

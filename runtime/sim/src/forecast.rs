@@ -124,6 +124,36 @@ pub struct Phase {
     pub job: Option<(Box<Job>, f64)>,
 }
 
+impl Phase {
+    /// Seconds on `devices` of mesh `mesh`, and nothing else: what is no pass over a model.
+    pub fn alone(
+        kind: Kind,
+        name: String,
+        (mesh, devices): (usize, usize),
+        seconds: Estimate,
+    ) -> Phase {
+        Phase {
+            kind,
+            name,
+            origin: None,
+            model: None,
+            mesh,
+            devices,
+            seconds,
+            parts: vec![],
+            forward: Default::default(),
+            backward: Default::default(),
+            flops: 0.0,
+            mfu: None,
+            bubble: 0.0,
+            micro: 1,
+            micro_tokens: 0.0,
+            generated: None,
+            job: None,
+        }
+    }
+}
+
 /// Seconds of a phase spent on one thing.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {

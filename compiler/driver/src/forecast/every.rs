@@ -6,7 +6,7 @@
 use nrl_ir::program::{Phase as Section, Source as Rows, Stage};
 use nrl_sim::forecast::{Assumed, Estimate, Periodic, Source};
 
-use super::Cast;
+use super::{Assume, Cast};
 use crate::{Compiled, fits};
 
 /// Bytes per second that a node writes to a file system that nodes share. Assumed.
@@ -43,6 +43,20 @@ fn parameters(m: &nrl_ir::program::Model, trained: bool) -> f64 {
     m.params.iter().filter(|p| p.trained || !trained).map(one).sum()
 }
 
+/// Rows that an evaluation takes of a data set; `None` where nobody has counted them and there is no limit.
+pub(crate) fn evaluated(
+    c: &Compiled,
+    assume: &Assume,
+    data: usize,
+    limit: Option<usize>,
+) -> Option<f64> {
+    let rows = match &c.program.data[data].source {
+        Rows::Made { rows, .. } => Some(*rows as f64),
+        Rows::JsonLines { .. } => assume.seen.get(&data).map(|s| s.rows as f64),
+    };
+    rows.into_iter().chain(limit.map(|l| l as f64)).reduce(f64::min)
+}
+
 impl Cast<'_> {
     /// Evaluations and checkpoints of a phase; those that cannot be timed go to `open`, in words.
     pub(super) fn every(
@@ -75,15 +89,7 @@ impl Cast<'_> {
         let Stage::Evaluate { generator, data, limit, copies, max_new, .. } = &b.stage else {
             return None;
         };
-        let rows = match &self.c.program.data[*data].source {
-            Rows::Made { rows, .. } => Some(*rows as f64),
-            Rows::JsonLines { .. } => self.assume.seen.get(data).map(|s| s.rows as f64),
-        };
-        let rows = match (rows, limit) {
-            (Some(n), Some(l)) => Some(n.min(*l as f64)),
-            (n, l) => n.or(l.map(|l| l as f64)),
-        };
-        let Some(rows) = rows else {
+        let Some(rows) = evaluated(self.c, self.assume, *data, *limit) else {
             open.push(format!(
                 "SECONDS OF `evaluate {}`: how many rows it has (`limit: ..`)",
                 b.name

@@ -74,24 +74,12 @@ impl Cast<'_> {
         assumed.push(what);
         let mesh = program.models.first().map_or(0, |m| m.mesh);
         let part = Part { name: "waiting for answers".into(), seconds: seconds.value };
+        let devices = program.meshes.get(mesh).map_or(1, |(_, m)| m.ranks());
+        let name = format!("reward {}", r.name);
         Some(Phase {
-            kind: Kind::Other,
-            name: format!("reward {}", r.name),
             origin: b.origin,
-            model: None,
-            mesh,
-            devices: program.meshes.get(mesh).map_or(1, |(_, m)| m.ranks()),
-            seconds,
             parts: vec![part],
-            forward: Default::default(),
-            backward: Default::default(),
-            flops: 0.0,
-            mfu: None,
-            bubble: 0.0,
-            micro: 1,
-            micro_tokens: 0.0,
-            generated: None,
-            job: None,
+            ..Phase::alone(Kind::Other, name, (mesh, devices), seconds)
         })
     }
 }

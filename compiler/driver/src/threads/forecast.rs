@@ -84,10 +84,8 @@ fn step(
     }
     let all = tasks(c, assume, &section.step);
     let mut phases: Vec<Phase> = all.iter().map(|t| phase(c, threads, t)).collect();
-    let names =
-        |name: &str| c.program.rewards.iter().position(|r| format!("reward {}", r.name) == name);
-    for (p, t) in phases.iter_mut().zip(&all).filter(|(_, t)| t.stage == "reward") {
-        let found = names(&t.name).and_then(|i| crate::forecast::latency(c, i, t.chore.rewards));
+    for (p, t) in phases.iter_mut().zip(&all) {
+        let found = t.reward.and_then(|i| crate::forecast::latency(c, i, t.chore.rewards));
         if let Some((seconds, what)) = found {
             p.seconds = p.seconds.plus(seconds);
             assumed.push(what);
