@@ -238,6 +238,9 @@ fn same(a: &Diagnostic, b: &Diagnostic) -> bool {
         && a.labels.iter().map(|l| l.span).eq(b.labels.iter().map(|l| l.span))
 }
 
+/// Headline of the note that a recipe is more than engines run; a plan does without it.
+pub const CANNOT_RUN: &str = "this recipe checks, and cannot run yet";
+
 /// One note that names everything that checks and cannot run yet.
 fn not_yet(found: &[Diagnostic], sources: &SourceMap) -> Option<Diagnostic> {
     let first = found.first()?;
@@ -246,8 +249,7 @@ fn not_yet(found: &[Diagnostic], sources: &SourceMap) -> Option<Diagnostic> {
         let source = sources.get(span.source)?;
         Some(source.position(span.start as usize).line)
     };
-    let what = "this recipe checks, and cannot run yet";
-    let mut d = Diagnostic::new("not-supported", nrl_base::Severity::Note, what);
+    let mut d = Diagnostic::new("not-supported", nrl_base::Severity::Note, CANNOT_RUN);
     d.labels.extend(first.labels.first().cloned());
     for f in found {
         let at = line(f).map_or(String::new(), |l| format!("line {l}: "));

@@ -203,6 +203,8 @@ impl<'f> Input<'f> {
         let mut sources = SourceMap::new();
         let (compiled, mut found) =
             nrl_driver::compile(&self.files(), &mut sources, &self.path, &self.options);
+        // A plan is for machines that are not here.
+        found.retain(|d| d.message != nrl_lower::CANNOT_RUN);
         let idle = |c: &Compiled| {
             let stages = c.program.phases.iter().flat_map(|p| &p.step);
             !stages

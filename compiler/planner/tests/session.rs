@@ -156,6 +156,9 @@ fn a_session_answers_every_command() {
     has(&ask(&mut session, "legal train.tp"), &["1", "2", "4", "8", "more than 8 leaves the node"]);
     has(&ask(&mut session, "legal place.policy.by.sp"), &["false", "true"]);
     has(&ask(&mut session, "fits on 8 GPUs?"), &["8 GPUs: "]);
+    let kept = ask(&mut session, "search for time keep maths tp pp plan");
+    has(&kept, &["for the shortest step", "same maths"]);
+    assert!(!kept.contains(" no\n"), "layouts that learn another thing:\n{kept}");
     has(
         &ask(&mut session, "price 500 steps"),
         &["500 steps = ", "GPU-hours on 16 GPUs", "112 GB each"],

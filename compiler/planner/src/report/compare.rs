@@ -8,7 +8,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use super::data::{Report, Step};
-use super::words::{count, difference, gib, hours, seconds, thousands};
+use super::words::{count, device_hours, difference, gib, hours, seconds, thousands};
 
 /// Two plans side by side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -118,6 +118,7 @@ impl Row {
             "bytes" => gib(x),
             "s" if self.of == "run" => hours(x),
             "s" => seconds(x),
+            "device-hours" => device_hours(x),
             _ => thousands(x),
         }
     }
@@ -131,6 +132,8 @@ impl Row {
                 format!("{}{}", if d > 0.0 { "+" } else { "-" }, hours(d.abs()))
             }
             "s" => difference(d),
+            "device-hours" if d < 0.0 => format!("-{}", device_hours(-d)),
+            "device-hours" => format!("{sign}{}", device_hours(d)),
             _ if d.abs() < 1e6 => format!("{sign}{}", thousands(d)),
             _ => format!("{sign}{}", count(d)),
         }

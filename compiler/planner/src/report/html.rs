@@ -8,7 +8,9 @@ use std::fmt::Write;
 
 use super::compare::Comparison;
 use super::data::*;
-use super::words::{bytes, count, difference, gib, hours, percent, seconds, thousands};
+use super::words::{
+    bytes, count, device_hours, difference, gib, hours, percent, seconds, thousands,
+};
 use super::{picture, verdict};
 
 /// The page; with `against` also what the two differ in.
@@ -100,7 +102,11 @@ fn head(r: &Report, out: &mut String) {
     tiles.push((
         "run".into(),
         hours(run.seconds.value),
-        format!("{} steps, {} GPU-hours", thousands(run.steps as f64), thousands(run.device_hours)),
+        format!(
+            "{} steps, {} GPU-hours",
+            thousands(run.steps as f64),
+            device_hours(run.device_hours)
+        ),
         Some(("run", run.seconds.value)),
     ));
     if let Some(s) = r.memory.tightest.and_then(|i| r.memory.stages.get(i)) {

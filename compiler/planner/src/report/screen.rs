@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::data::*;
 use super::words::{
-    axes, bytes, count, difference, gib, hours, percent, seconds, thousands, wrapped,
+    axes, bytes, count, device_hours, difference, gib, hours, percent, seconds, thousands, wrapped,
 };
 
 /// Fewest and most columns that a screen is laid out for.
@@ -273,7 +273,7 @@ fn run(r: &Report, width: usize) -> String {
         hours(total.value),
         hours(total.low),
         hours(total.high),
-        thousands(run.device_hours),
+        device_hours(run.device_hours),
         device(r)
     );
     if let Some(limit) = run.limit_seconds {

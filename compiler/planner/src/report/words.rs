@@ -20,6 +20,15 @@ pub fn thousands(x: f64) -> String {
     if x < 0.0 && out != "0" { format!("-{out}") } else { out }
 }
 
+/// Hours of devices: `1,307`, `3.4`, `0.08`.
+pub fn device_hours(x: f64) -> String {
+    match x {
+        x if x >= 9.95 => thousands(x),
+        x if x >= 0.095 => format!("{x:.1}"),
+        _ => format!("{x:.2}"),
+    }
+}
+
 /// `147 s`, `3.4 s`, `20 ms`.
 pub fn seconds(x: f64) -> String {
     match x.abs() {
@@ -121,6 +130,7 @@ mod tests {
     fn numbers_read_as_people_write_them() {
         assert_eq!(thousands(1_234_567.4), "1,234,567");
         assert_eq!(thousands(-0.2), "0");
+        assert_eq!([1307.2, 3.44, 0.081].map(device_hours), ["1,307", "3.4", "0.08"]);
         assert_eq!([seconds(0.02), seconds(3.44), seconds(147.3)], ["20 ms", "3.4 s", "147 s"]);
         assert_eq!(
             [difference(-31.0), difference(0.4), difference(1e-4)],

@@ -10,7 +10,7 @@ use super::{Answer, Session, told};
 use crate::edit;
 use crate::explain::{explain, memory};
 use crate::input::Input;
-use crate::report::words::{bytes, gib, hours, percent, seconds, thousands};
+use crate::report::words::{bytes, device_hours, gib, hours, percent, seconds, thousands};
 use crate::report::{Phase, Report};
 
 impl Session<'_> {
@@ -219,7 +219,7 @@ impl Session<'_> {
             hours(s.value * scale),
             hours(s.low * scale),
             hours(s.high * scale),
-            thousands(r.run.device_hours * scale),
+            device_hours(r.run.device_hours * scale),
             thousands(r.run.devices as f64)
         );
         if r.run.checkpoint_bytes > 0.0 {
@@ -268,7 +268,13 @@ impl Session<'_> {
                 }
                 Answer::said(text)
             }
-            Err(found) => Answer::failed(told(&found, &sources)),
+            Err(found) => {
+                let mut text = told(&found, &sources);
+                if found.iter().any(|d| d.code == "file-not-read") {
+                    text += "\nhelp: start `nrlc repl` with `--nemo-rl DIR`, the directory that holds `examples`";
+                }
+                Answer::failed(text)
+            }
         }
     }
 }

@@ -172,6 +172,9 @@ impl<'f> Session<'f> {
         let mut apply = false;
         for word in rest.split_whitespace() {
             match word {
+                // `search for time keep maths` reads as it is said.
+                "for" | "maths" | "mathematics" => {}
+                "keep" => how.keep_maths = true,
                 "time" => how.goal = Goal::Time,
                 "memory" => how.goal = Goal::Memory,
                 "apply" => apply = true,
@@ -314,7 +317,8 @@ pub const COMMANDS: &[&str] = &[
 const HELP: &str = "\
 set PATH = VALUE        changes the recipe and says what that changes in the plan
 why memory update       the terms of a stage; also `why time sample`, or any term: `why activations`
-search [memory] [apply] a better layout, and `apply` takes it; further words are choices to leave
+search [for memory] [keep maths] [apply]
+                        a better layout, and `apply` takes it; further words are choices to leave
 legal PATH              values that compile, and what others fail on
 fits on 32 GPUs?        whether it fits on so many, and the smallest number that it fits on
 price 500 steps         hours, GPU-hours, checkpoints
