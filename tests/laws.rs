@@ -202,12 +202,12 @@ fn packed_sequences_equal_separate_ones_bit_for_bit_on_the_cpu_engine() {
 }
 
 #[test]
-fn recomputed_activations_give_the_same_gradients() {
+fn recomputed_and_offloaded_activations_give_the_same_gradients() {
     let dir = fixture("qwen3");
     let batch =
         || Batch { sequences: vec![vec![5, 6, 7, 8, 9, 10, 11], vec![20, 21, 22]], rows: vec![] };
-    let full = "place policy on m by plans.ddp() * full()";
-    let plan = "\nplan full() {\n  recompute layers: full\n}\n";
+    let full = "place policy on m by plans.ddp() * full() * plans.offloaded()";
+    let plan = "\nplan full() {\n  recompute layers: full\n  offload: activations\n}\n";
     let kept = compile_text(&nll_recipe(&dir, ""), &Options::default()).expect("compiles");
     let redone = compile_text(&format!("{}{plan}", nll_recipe(&dir, full)), &Options::default())
         .expect("compiles");

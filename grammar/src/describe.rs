@@ -47,6 +47,7 @@ impl Rule {
             Rule::kw_model => "model",
             Rule::kw_most => "most",
             Rule::kw_of => "of",
+            Rule::kw_offload => "offload",
             Rule::kw_on => "on",
             Rule::kw_or => "or",
             Rule::kw_over => "over",
@@ -285,6 +286,7 @@ impl Rule {
             Rule::recompute_rule | Rule::recompute_mode => "`recompute`",
             Rule::reduce_rule => "`reduce`",
             Rule::state_rule => "`state`",
+            Rule::offload_rule => "`offload`",
             Rule::at_rule => "`dim: @axis`",
             Rule::stages => "`stages over`",
             Rule::virtual_clause => "`virtual`",
@@ -359,6 +361,7 @@ impl Rule {
             | Rule::kw_model
             | Rule::kw_most
             | Rule::kw_of
+            | Rule::kw_offload
             | Rule::kw_on
             | Rule::kw_or
             | Rule::kw_over

@@ -93,6 +93,7 @@ fn setup(c: &Compiled, otherwise: Option<Device>) -> Setup<'_> {
         precisions: (0..c.program.models.len()).map(precision).collect(),
         bf16_masters: c.facts.bf16_masters.clone(),
         selective: c.selective.clone(),
+        offload: c.offload.clone(),
         stack: c.framework.stack.clone(),
         clusters: (0..c.program.meshes.len()).map(|m| c.facts.meshes.get(m)?.cluster).collect(),
         engines: (0..c.program.generators.len()).map(|g| engine(c, g)).collect(),

@@ -661,7 +661,8 @@ fn timed(
     let update = optimizer.map(|o| {
         // Gradient, master copy and moments read; moments, master copy and weight written.
         let moments = c.program.optimizers[o].state.len() as f64;
-        Update::of(plan, mesh, 4.0, weight, 4.0 + 8.0 * (moments + 1.0) + weight)
+        let bytes = 4.0 + 8.0 * (moments + 1.0) + weight;
+        Update { on_host: c.away(pass.model).state, ..Update::of(plan, mesh, 4.0, weight, bytes) }
     });
     let work = works.of(pass.graph, plan, &sizes, precision);
     let pipeline = plan.pipeline.as_ref();

@@ -32,6 +32,7 @@ use nrl_passes::{
     FuseConfig, Recompute, Sharded, Stage, fuse, grad, incremental, pipeline, schedule, shard,
     simplify,
 };
+use nrl_sim::Offload;
 
 pub use cores::each;
 pub use fits::{Profiles, memory, update_bytes};
@@ -133,12 +134,22 @@ pub struct Compiled {
     pub not_yet: Vec<Diagnostic>,
     /// Per model: whether some of its activations are computed again.
     pub selective: Vec<bool>,
+    /// Per model: what its plan keeps on hosts.
+    pub offload: Vec<Offload>,
     /// Per model: rules of the library's plans that can do nothing for it, and why.
     pub inert: Vec<Vec<String>>,
     /// Demands on what only plans know.
     pub budgets: Vec<Budget>,
     /// How the software that runs it goes about memory, as far as the language does not say.
     pub framework: Framework,
+}
+
+impl Compiled {
+    /// What of a model stays on hosts, by its plan and by the habits of the framework.
+    pub fn away(&self, model: usize) -> Offload {
+        let own = self.offload.get(model).copied().unwrap_or_default();
+        self.framework.memory.away(own)
+    }
 }
 
 /// Compiles the recipe in `path`. `None` if a problem is an error.
@@ -216,6 +227,7 @@ fn finish(
     let selective =
         |r: &nrl_lower::PlanRules| r.recompute.as_ref().is_some_and(|(m, _)| m == "selective");
     let selective = pipeline.lowered.rules.iter().map(selective).collect();
+    let offload = pipeline.lowered.rules.iter().map(rules::away).collect();
     let p = &pipeline.lowered.program;
     let plans_of = p.models.iter().zip(&pipeline.lowered.rules);
     let inert = plans_of.map(|(m, plan)| rules::inert(plan, m, &p.meshes[m.mesh])).collect();
@@ -227,6 +239,7 @@ fn finish(
         facts: pipeline.lowered.facts,
         not_yet: pipeline.lowered.not_yet,
         selective,
+        offload,
         inert,
         budgets: pipeline.lowered.budgets,
         framework: options.assume.framework.clone(),

@@ -30,6 +30,8 @@ pub struct Regroup<'a> {
     pub tokens: Option<usize>,
     /// Layers keep what "selective" recomputation keeps.
     pub selective: bool,
+    /// Whether the optimizer and its state are on hosts; as it is if `None`.
+    pub offload: Option<bool>,
 }
 
 /// Work of graphs by the sizes that it was asked for, and micro-batches by what decides how samples are packed.
@@ -87,9 +89,13 @@ impl Compiled {
                 _ => {}
             }
         }
-        for (selective, model) in self.selective.iter_mut().zip(models) {
+        let kept = self.selective.iter_mut().zip(&mut self.offload);
+        for ((selective, away), model) in kept.zip(models) {
             if model.mesh == to.mesh {
                 *selective = to.selective;
+                if let Some(on_host) = to.offload {
+                    away.state = if on_host { 1.0 } else { 0.0 };
+                }
             }
         }
         graphs.sort_unstable();

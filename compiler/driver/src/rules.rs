@@ -5,6 +5,7 @@ use nrl_ir::Mesh;
 use nrl_ir::program::Model;
 use nrl_lower::{PlanRules, StateMode};
 use nrl_passes::{DimRule, PathRule, Problem, Rules, State};
+use nrl_sim::Offload;
 
 /// The axis whose ranks hold parts of the same sequences, with attention going around them.
 const RING: &str = "cp";
@@ -56,6 +57,16 @@ pub fn of(plan: &PlanRules, mesh: &Mesh, generating: bool) -> Rules {
     };
     let paths = plan.paths.iter().flat_map(path).collect();
     Rules { dims, paths, batch, ring, state }
+}
+
+/// What a plan keeps on hosts.
+pub fn away(plan: &PlanRules) -> Offload {
+    let has = |what: &str| plan.offload.iter().any(|(w, _)| w == what);
+    Offload {
+        activations: has("activations"),
+        state: if has("optimizer") { 1.0 } else { 0.0 },
+        ..Offload::default()
+    }
 }
 
 /// Rules of the library in a plan that can do nothing for a model on its mesh, and why, once each.

@@ -42,7 +42,7 @@ pub const STATEMENTS: [&str; 25] = [
 ];
 
 /// Words inside of items, statements and expressions.
-pub const INSIDE: [&str; 45] = [
+pub const INSIDE: [&str; 46] = [
     "as",
     "at",
     "axes",
@@ -65,6 +65,7 @@ pub const INSIDE: [&str; 45] = [
     "minimizing",
     "most",
     "of",
+    "offload",
     "on",
     "over",
     "param",

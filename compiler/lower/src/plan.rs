@@ -15,6 +15,7 @@ impl PlanRules {
         self.paths.extend(other.paths);
         self.state = self.state.or(other.state);
         self.recompute = self.recompute.or(other.recompute);
+        self.offload.extend(other.offload);
         self.stages = self.stages.or(other.stages);
         self.later.extend(other.later);
         self.styles.extend(other.styles);
@@ -141,8 +142,14 @@ impl<'a> Elab<'a, '_> {
                     out.state = Some((mode, axes.iter().map(|a| a.text.clone()).collect(), r.span));
                 }
                 PlanRuleKind::Recompute { mode, .. } => {
-                    let text = self.recompute(env, mode)?;
+                    let text = self.choice(env, mode, "recompute", &["selective", "full"])?;
                     out.recompute = Some((text, r.span));
+                }
+                PlanRuleKind::Offload { what } => {
+                    let text = self.choice(env, what, "offload", &["optimizer", "activations"])?;
+                    if text != "none" {
+                        out.offload.push((text, r.span));
+                    }
                 }
                 PlanRuleKind::Stages { axis, chunks, split, .. } => {
                     let chunks = match chunks {
@@ -208,20 +215,27 @@ impl<'a> Elab<'a, '_> {
         }
     }
 
-    /// `none`, `selective` or `full`, by a word or by a value.
-    fn recompute(&mut self, env: &Env<'a>, mode: &'a ast::Expr) -> El<String> {
-        let written = mode.as_name().filter(|n| matches!(*n, "full" | "selective"));
+    /// `none` or one of `words`, by a word or by a value.
+    fn choice(
+        &mut self,
+        env: &Env<'a>,
+        e: &'a ast::Expr,
+        rule: &str,
+        words: &[&str],
+    ) -> El<String> {
+        let written = e.as_name().filter(|n| words.contains(n));
         let text = match written {
             Some(n) if env.get(n).is_none() => n.to_string(),
-            _ => match self.expr(env, mode)? {
+            _ => match self.expr(env, e)? {
                 Val::Variant { name, .. } => name,
                 v if v.is_none() => "none".into(),
                 v => v.kind(),
             },
         };
-        if !["none", "full", "selective"].contains(&text.as_str()) {
-            let what = format!("recompute is `none`, `selective` or `full`, not {text}");
-            return self.error("wrong-type", mode.span, what, "this choice");
+        if text != "none" && !words.contains(&text.as_str()) {
+            let all: Vec<String> = words.iter().map(|w| format!("`{w}`")).collect();
+            let what = format!("{rule} is `none`, {}, not {text}", all.join(" or "));
+            return self.error("wrong-type", e.span, what, "this choice");
         }
         Ok(text)
     }

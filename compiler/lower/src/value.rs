@@ -207,6 +207,8 @@ pub struct PlanRules {
     pub paths: Vec<PathRule>,
     pub state: Option<(StateMode, Vec<String>, Span)>,
     pub recompute: Option<(String, Span)>,
+    /// What stays on hosts between uses: `optimizer`, `activations`.
+    pub offload: Vec<(String, Span)>,
     pub stages: Option<Stages>,
     /// Tensor-parallel styles by names of a checkpoint; rules of parameters once the model is known.
     pub styles: Vec<Style>,

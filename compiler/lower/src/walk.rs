@@ -78,7 +78,7 @@ pub fn stmt<'a>(s: &'a Stmt, see: &mut dyn FnMut(&'a Expr)) {
 fn rule<'a>(r: &'a PlanRule, see: &mut dyn FnMut(&'a Expr)) {
     r.cond.iter().for_each(|e| expr(e, see));
     match &r.kind {
-        PlanRuleKind::Recompute { mode, .. } => expr(mode, see),
+        PlanRuleKind::Recompute { mode: e, .. } | PlanRuleKind::Offload { what: e } => expr(e, see),
         PlanRuleKind::Stages { chunks, split, .. } => {
             chunks.iter().chain(split).for_each(|e| expr(e, see));
         }

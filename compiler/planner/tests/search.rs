@@ -196,3 +196,44 @@ fn memory_can_be_what_counts() {
         assert!(!found.front.iter().any(|b| beats(&b)), "{}", found.text());
     }
 }
+
+/// 70 B on eight devices of 80 GB: weights and gradients take 53 GB of each, Adam's state would take 105 more.
+const LARGE: &str = r#"use std.{clusters, data, models, optim, plans, sft}
+
+recipe large {
+  run 10 steps, seed 1
+  gpus       = clusters.h100(nodes: 1)
+  mesh train = gpus axes (fsdp: rest)
+  policy     = models.load("meta-llama/Llama-3.1-70B", dtype: bf16, context: 4096 tokens)
+  place policy on train by plans.fsdp() * plans.recomputed()
+  adam       = optim.adamw(lr: 1e-5)
+  rows       = data.made(1000 rows, i -> {prompt: "a", answer: "b"})
+  step {
+    b = rows.take(64 samples)
+    update policy by adam in 1 update, 4096 tokens/microbatch, minimising { sft.nll(policy, b) }
+  }
+  assume lengths = always(4096 tokens)
+}
+"#;
+
+#[test]
+fn the_optimizer_goes_to_hosts_where_nothing_else_fits() {
+    let found = searched(LARGE, &SearchOptions::default());
+    assert!(!found.current.fits, "{}", found.text());
+    let best = &found.ranked[0];
+    assert!(best.layout.offload, "{}", found.text());
+    assert!(
+        found.new_lines.iter().any(|l| l.contains("* plans.offloaded()")),
+        "{:?}",
+        found.new_lines
+    );
+    // Numbers of a screened layout are those of the recipe that says so.
+    same(LARGE, &found, 3);
+    // Nothing leaves the devices where there is room.
+    assert!(llama8().ranked.iter().all(|l| !l.layout.offload));
+    // As the recipe has it, with the choice pinned.
+    let pins = SearchOptions { pins: vec!["offload".into()], ..Default::default() };
+    assert!(searched(LARGE, &pins).ranked.is_empty());
+    let away = LARGE.replace("plans.recomputed()", "plans.recomputed() * plans.offloaded()");
+    assert!(searched(&away, &pins).ranked.iter().all(|l| l.layout.offload));
+}

@@ -69,7 +69,7 @@ impl Place {
                 "let",
             ],
             Place::Member => &["dim", "param", "fn", "let"],
-            Place::Rule => &["recompute", "reduce", "state"],
+            Place::Rule => &["recompute", "reduce", "state", "offload"],
             Place::Signature => &["fn"],
             _ => &[],
         }

@@ -275,7 +275,9 @@ impl<'w> Walk<'w> {
         for r in rules {
             r.cond.iter().for_each(|c| self.expr(c));
             match &r.kind {
-                PlanRuleKind::Recompute { mode, .. } => self.expr(mode),
+                PlanRuleKind::Recompute { mode: e, .. } | PlanRuleKind::Offload { what: e } => {
+                    self.expr(e)
+                }
                 PlanRuleKind::Stages { chunks, split, .. } => {
                     chunks.iter().chain(split).for_each(|e| self.expr(e));
                 }

@@ -57,6 +57,22 @@ fn units_that_people_spell_out() {
 }
 
 #[test]
+fn plans_keep_on_hosts_what_can_be_there() {
+    let plan = |what: &str| format!("{RECIPE}\nplan mine() {{\n  offload: {what}\n}}\n");
+    let place = "  mesh here = clusters.cpu(ranks: 1) axes (dp: rest)\n  place policy on here by mine()\n  opt     = optim.adamw(lr: lr)";
+    for (what, wrong) in
+        [("optimizer", false), ("activations", false), ("none", false), ("gradients", true)]
+    {
+        let text = plan(what)
+            .replace("use std.{data", "use std.{clusters, data")
+            .replace("  opt     = optim.adamw(lr: lr)", place);
+        let found = findings(&[("r.nrl", &text)], &[]);
+        assert_eq!(!found.is_empty(), wrong, "{what}: {found}");
+        assert!(!wrong || found.contains("gradients"), "{found}");
+    }
+}
+
+#[test]
 fn names_that_are_elsewhere() {
     told("optim.adamw(lr", "adamw(lr", &["there is no `adamw` here", "write `optim.adamw`"]);
     told(

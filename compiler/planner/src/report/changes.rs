@@ -141,6 +141,7 @@ pub fn variants(input: &Input<'_>, planned: &Planned) -> Vec<Variant> {
     let mut out = vec![];
     axes(c, &has, &mut out);
     plans(c, &text, &mut out);
+    offload(planned, &text, &mut out);
     for path in paths.iter().map(|n| n.path.as_str()) {
         if path.ends_with("update.microbatch") {
             budgets(path, text(path), &mut out);
@@ -222,6 +223,26 @@ fn plans(c: &Compiled, text: &dyn Fn(&str) -> Option<String>, out: &mut Vec<Vari
                 remark: String::new(),
             });
         }
+    }
+}
+
+/// The optimizer on hosts, where an update does not fit.
+fn offload(planned: &Planned, text: &dyn Fn(&str) -> Option<String>, out: &mut Vec<Variant>) {
+    let Some(f) = &planned.forecast else { return };
+    for m in f.memory.iter().filter(|m| m.is_update() && m.margin() < 0.0) {
+        let away = planned.compiled.away(m.model);
+        let path = format!("place.{}.by", planned.compiled.program.models[m.model].name);
+        let Some(plan) = text(&path).filter(|_| !away.optimizer && away.state == 0.0) else {
+            continue;
+        };
+        out.push(Variant {
+            name: "plans.offloaded()".into(),
+            sets: vec![format!("{path}={plan} * plans.offloaded()")],
+            text: None,
+            drops: None,
+            differs: None,
+            remark: String::new(),
+        });
     }
 }
 

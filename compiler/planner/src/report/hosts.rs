@@ -30,7 +30,6 @@ fn on(c: &Compiled, cluster: usize) -> Option<Host> {
         Stage::Generate { generator, .. } => here(c.program.generators[generator].mesh),
         _ => false,
     });
-    let habits = &c.framework.memory;
     let model = |i: usize| &c.program.models[i];
     let mut trained: Vec<usize> = stages()
         .filter_map(|b| match b.stage {
@@ -49,7 +48,6 @@ fn on(c: &Compiled, cluster: usize) -> Option<Host> {
         .filter(|m| matches!(model(*m).weights, Weights::Frozen { .. }));
     let nodes = x.ranks.div_ceil(x.per_node.max(1)).max(1);
     let ranks = x.per_node.min(x.ranks);
-    let state = samples || habits.all_on_host || habits.state_on_host > 0.0;
     let mut terms: Vec<Term> = vec![];
     let mut put = |i: usize, optimizer: bool, weights: bool, share: f64| {
         let all = &model(i).params;
@@ -63,8 +61,10 @@ fn on(c: &Compiled, cluster: usize) -> Option<Host> {
         }));
     };
     for m in trained {
-        let whole = samples || habits.all_on_host;
-        put(m, state, false, if whole { 1.0 } else { habits.state_on_host });
+        let away = c.away(m);
+        let whole = samples || away.optimizer;
+        let share = if whole { 1.0 } else { away.state };
+        put(m, share > 0.0, false, share);
         put(m, false, whole, 1.0);
     }
     frozen.for_each(|m| put(m, false, true, 1.0));

@@ -69,6 +69,7 @@ pub fn bytes(c: &Compiled, row: &Row, asked: &Asked) -> Option<Bytes> {
         offload: Offload {
             activations: row.offload == "act",
             optimizer: row.offload.starts_with("optimizer"),
+            ..Offload::default()
         },
         adapters: lora.then_some(16.0),
     };

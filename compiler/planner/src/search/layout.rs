@@ -60,6 +60,8 @@ pub struct Layout {
     pub ep: usize,
     pub etp: usize,
     pub recompute: Again,
+    /// The optimizer and its state are on hosts.
+    pub offload: bool,
     /// Tokens of a micro-batch; none where the recipe does not say.
     pub microbatch: Option<usize>,
     /// Ranks that share a generator's weights; none where it has no mesh of its own.
@@ -84,6 +86,7 @@ impl Default for Layout {
             ep: 1,
             etp: 1,
             recompute: Again::None,
+            offload: false,
             microbatch: None,
             rtp: None,
             nodes: None,
@@ -105,6 +108,7 @@ pub const CHOICES: &[&str] = &[
     "ep",
     "etp",
     "recompute",
+    "offload",
     "microbatch",
     "rtp",
     "pool",
@@ -153,18 +157,19 @@ impl Layout {
         if let Some(split) = split {
             given.push(format!("split: {split:?}"));
         }
+        let away = if self.offload { format!(" * {prefix}offloaded()") } else { String::new() };
         let megatron = format!("{prefix}megatron({})", given.join(", "));
         let base = match self.family {
             Family::Fsdp => "fsdp()",
             Family::Hsdp => "hsdp()",
-            Family::Megatron | Family::Own => return megatron,
+            Family::Megatron | Family::Own => return megatron + &away,
         };
         let more = match (self.pp * self.cp * self.tp * self.ep * self.etp, self.recompute) {
             (1, Again::None) => String::new(),
             (1, again) => format!(" * {prefix}recomputed({})", again.word()),
             _ => format!(" * {megatron}"),
         };
-        format!("{prefix}{base}{more}")
+        format!("{prefix}{base}{more}{away}")
     }
 
     /// `dp 4 tp 4 sp pp 4x2`, as tables show it.
@@ -179,6 +184,9 @@ impl Layout {
         }
         if self.recompute != Again::None {
             let _ = write!(out, "{} ", self.recompute.word());
+        }
+        if self.offload {
+            out += "offload ";
         }
         if let Some(n) = self.microbatch {
             let _ = write!(out, "{n} tok ");
@@ -209,6 +217,7 @@ impl Layout {
             "ep" => self.ep == other.ep,
             "etp" => self.etp == other.etp,
             "recompute" => self.recompute == other.recompute,
+            "offload" => self.offload == other.offload,
             "microbatch" => self.microbatch == other.microbatch,
             "rtp" => self.rtp == other.rtp,
             "pool" => self.nodes == other.nodes,
@@ -234,6 +243,9 @@ mod tests {
         assert_eq!(l.plan("plans.", None), "plans.fsdp() * plans.recomputed(full)");
         let l = Layout { tp: 2, ..l };
         assert_eq!(l.plan("", None), "fsdp() * megatron(recompute: full)");
+        let l = Layout { offload: true, ..l };
+        assert_eq!(l.plan("", None), "fsdp() * megatron(recompute: full) * offloaded()");
+        assert_eq!(l.name(), "fsdp 16 tp 2 full offload");
         let l = Layout { pp: 4, ..Layout::default() };
         let split = l.plan("plans.", Some(&[3, 2, 2, 2]));
         assert_eq!(split, "plans.megatron(split: [3, 2, 2, 2])");

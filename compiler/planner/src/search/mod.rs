@@ -123,6 +123,7 @@ pub fn search(input: &Input<'_>, how: &SearchOptions) -> Result<Found, Findings>
         sites: &sites,
         space: &space,
         tables: recipe.assume.tables.as_ref().unwrap_or_else(|| Tables::shipped()),
+        first_that_fits: how.goal == Goal::Time,
     };
     let (seen, counts) = screened(&screen, &base.budgets);
     let exact = Exact { screen: &screen };
@@ -180,7 +181,7 @@ fn screened(screen: &Screen<'_>, budgets: &[nrl_driver::Budget]) -> (Vec<Seen>, 
     for (group, found) in groups.iter().zip(each(&groups, &|g: &Vec<Layout>| screen.cut(g, most))) {
         match found {
             Ok(all) => {
-                counts.legal += group.len();
+                counts.legal += group.len() * screen.ways();
                 seen.extend(all);
             }
             Err(code) => *counts.left_out.entry(code).or_default() += group.len(),

@@ -6,7 +6,7 @@
 use nrl_driver::{Compiled, Passes, Profiles, Regroup, Works};
 use nrl_sim::tables::Tables;
 
-use super::layout::{Again, Layout};
+use super::layout::{Again, Family, Layout};
 use super::recipe::{Recipe, codes};
 use super::sites::Sites;
 use super::space::Space;
@@ -17,6 +17,8 @@ pub struct Screen<'a> {
     pub sites: &'a Sites,
     pub space: &'a Space<'a>,
     pub tables: &'a Tables,
+    /// Nothing goes to hosts where a layout fits without it.
+    pub first_that_fits: bool,
 }
 
 /// A layout with what runs on the mesh that trains.
@@ -30,6 +32,11 @@ pub struct Seen {
 }
 
 impl Screen<'_> {
+    /// How many ways each layout is looked at.
+    pub fn ways(&self) -> usize {
+        if self.first_that_fits { 1 } else { self.space.offloads().len() }
+    }
+
     /// Compiles the recipe with another layout.
     pub fn compiled(&self, l: &Layout) -> Result<Compiled, String> {
         let text = self.sites.tried(l, self.space.split(l).as_deref());
@@ -49,13 +56,19 @@ impl Screen<'_> {
         let passes = Passes::on(&c, assume, &found, mesh);
         let mut out = Vec::with_capacity(layouts.len());
         for l in layouts {
-            self.regroup(&mut c, l);
-            let bytes = nrl_driver::update_bytes(&c, mesh, &mut profiles);
-            if bytes > most {
-                continue;
+            for offload in self.space.offloads() {
+                let l = Layout { offload, ..l.clone() };
+                self.regroup(&mut c, &l);
+                let bytes = nrl_driver::update_bytes(&c, mesh, &mut profiles);
+                if bytes > most {
+                    continue;
+                }
+                let seconds = passes.seconds(&c, assume, &found, &mut works);
+                out.push(Seen { layout: l, seconds, bytes });
+                if self.first_that_fits {
+                    break;
+                }
             }
-            let seconds = passes.seconds(&c, assume, &found, &mut works);
-            out.push(Seen { layout: l.clone(), seconds, bytes });
         }
         Ok(out)
     }
@@ -71,6 +84,7 @@ impl Screen<'_> {
             split: split.as_deref(),
             tokens: l.microbatch,
             selective: l.recompute == Again::Selective,
+            offload: (l.family != Family::Own).then_some(l.offload),
         });
     }
 }

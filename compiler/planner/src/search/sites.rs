@@ -139,6 +139,7 @@ impl Sites {
                     self.prefix = prefix;
                     let l = &mut self.current;
                     (l.sp, l.recompute, l.chunks) = (read.sp, read.recompute, read.chunks);
+                    l.offload = read.offload;
                     self.known &= read.family.is_some();
                     if l.family != Family::Own {
                         l.family = read.family.unwrap_or_default();
@@ -151,7 +152,7 @@ impl Sites {
             self.current.family = Family::Own;
         }
         if self.current.family == Family::Own {
-            for choice in ["plan", "sp", "recompute", "chunks"] {
+            for choice in ["plan", "sp", "recompute", "offload", "chunks"] {
                 self.pins.insert(choice.into());
             }
         }
@@ -260,7 +261,7 @@ impl Sites {
                 found.push((a.span.range(), axes));
             }
         }
-        let plan = all(&["plan", "sp", "recompute", "chunks"]);
+        let plan = all(&["plan", "sp", "recompute", "offload", "chunks"]);
         found.extend(self.plans.iter().map(|r| (r.clone(), plan.clone())));
         found.extend(self.batches.iter().map(|r| (r.clone(), all(&["microbatch"]))));
         found.extend(self.pool.iter().map(|(r, ..)| (r.clone(), all(&["pool"]))));
@@ -459,6 +460,7 @@ struct Read {
     family: Option<Family>,
     sp: bool,
     recompute: Again,
+    offload: bool,
     chunks: usize,
 }
 
@@ -499,6 +501,7 @@ impl Read {
             "single" | "ddp" | "zero1" | "zero2" | "tensor_parallel" | "context_parallel" => {}
             "recomputed" if args.is_empty() => self.recompute = Again::Full,
             "recomputed" => {}
+            "offloaded" if args.is_empty() => self.offload = true,
             _ => self.own = true,
         }
         for (i, a) in args.iter().enumerate() {

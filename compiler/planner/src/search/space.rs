@@ -130,13 +130,23 @@ impl Space<'_> {
         }
     }
 
+    /// Whether the optimizer may be on hosts: what to try first, and what if that does not fit. Nothing gets faster by it.
+    pub fn offloads(&self) -> Vec<bool> {
+        match self.pinned("offload") {
+            true => vec![self.sites.current.offload],
+            false => vec![false, true],
+        }
+    }
+
     fn pinned(&self, choice: &str) -> bool {
         self.sites.pins.contains(choice)
     }
 
     /// Does a layout make every pinned choice?
     fn kept(&self, l: &Layout) -> bool {
-        let here = |p: &&String| !matches!(p.as_str(), "microbatch" | "rtp" | "pool" | "staleness");
+        let here = |p: &&String| {
+            !matches!(p.as_str(), "microbatch" | "rtp" | "pool" | "staleness" | "offload")
+        };
         self.sites.pins.iter().filter(here).all(|p| l.agrees(&self.sites.current, p))
     }
 
@@ -250,13 +260,15 @@ impl Space<'_> {
     }
 
     /// Bytes that no rank of a layout can do without: weights and gradients of its share in 16 bits, and the
-    /// state in 12 bytes per weight over all ranks.
+    /// state in 12 bytes per weight over all ranks where it cannot be on hosts.
     fn least(&self, l: &Layout) -> f64 {
         let f = self.facts;
-        let all = (f.dense + f.routed + f.outside) * 12.0 / l.ranks() as f64;
+        let hosts = self.offloads().contains(&true);
+        let each = (f.dense + f.routed + f.outside) / l.ranks() as f64;
         if l.family != Family::Megatron {
-            return all;
+            return each * if hosts { 4.0 } else { 12.0 };
         }
+        let all = each * if hosts { 0.0 } else { 12.0 };
         let share = f.dense / (l.tp * l.pp) as f64 + f.routed / (l.ep * l.etp * l.pp) as f64;
         4.0 * share + all
     }

@@ -296,6 +296,8 @@ pub enum PlanRuleKind {
     State { mode: Name, axes: Vec<Name> },
     /// `recompute layers: full` or `layers[0..4]: recompute none`
     Recompute { target: Expr, mode: Expr },
+    /// `offload: optimizer`
+    Offload { what: Expr },
     /// `reduce tp: bf16`
     Reduce { axis: Name, dtype: Name },
 }

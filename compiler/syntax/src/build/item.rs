@@ -344,6 +344,7 @@ impl Build<'_> {
                 let axis = self.name(&kids.next()?);
                 PlanRuleKind::Reduce { axis, dtype: self.name(&kids.next()?) }
             }
+            Rule::offload_rule => PlanRuleKind::Offload { what: self.expr(kids.next()?)? },
             Rule::state_rule => {
                 let mode = self.name(&kids.next()?);
                 let axes = kids.next().map(|names| self.names(names)).unwrap_or_default();

@@ -57,6 +57,8 @@ pub struct Setup<'a> {
     pub bf16_masters: Vec<bool>,
     /// One per model: whether its layers keep what "selective" recomputation keeps.
     pub selective: Vec<bool>,
+    /// One per model: what its plan keeps on hosts.
+    pub offload: Vec<Offload>,
     /// How updates on devices store and buffer; by the plan if none.
     pub stack: Option<Stack>,
     /// One per mesh: the cluster that it is on. What is on the same one takes turns on its devices.
@@ -84,6 +86,17 @@ pub struct Habits {
     pub score_tokens: Option<usize>,
     /// Bytes of a weight and of a kept number in engines.
     pub engine: Option<(f64, f64)>,
+}
+
+impl Habits {
+    /// What stays on hosts of a model whose plan keeps `own` there.
+    pub fn away(&self, own: Offload) -> Offload {
+        Offload {
+            optimizer: own.optimizer || self.all_on_host,
+            state: own.state.max(self.state_on_host),
+            ..own
+        }
+    }
 }
 
 /// A part of what a stage holds.
@@ -314,12 +327,7 @@ impl Setup<'_> {
     fn update(&self, model: usize, plan: &Plan, optimizer: usize, device: &Device) -> Vec<Term> {
         let Some(load) = self.load(model, plan, optimizer) else { return vec![] };
         let mut terms = load.peak(&self.stack(plan), Some(device.memory)).terms;
-        let share = self.habits.state_on_host.clamp(0.0, 1.0);
         for t in &mut terms {
-            if t.name == "optimizer" && share > 0.0 {
-                t.bytes *= 1.0 - share;
-                t.how += &format!(", {:.0} % of it on the host", 100.0 * share);
-            }
             if t.name == "weights" && self.habits.all_on_host {
                 t.bytes = 0.0;
                 t.how = "on the host".into();
@@ -355,7 +363,7 @@ impl Setup<'_> {
             moments,
             no_master: self.bf16_masters.get(optimizer) == Some(&true),
             selective: self.selective.get(model) == Some(&true),
-            offload: Offload { optimizer: self.habits.all_on_host, ..Offload::default() },
+            offload: self.habits.away(self.offload.get(model).copied().unwrap_or_default()),
             adapters: self.habits.adapters,
         })
     }

@@ -39,11 +39,14 @@ pub struct Load<'a> {
 }
 
 /// What stays on the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Offload {
+    /// What layers keep for the backward pass.
     pub activations: bool,
-    /// Gradients and optimizer state too.
+    /// Gradients and all of the optimizer's state.
     pub optimizer: bool,
+    /// Share of the optimizer's state, with gradients left on the device.
+    pub state: f64,
 }
 
 /// Where weights stand in the model.
@@ -301,8 +304,13 @@ impl Stage<'_> {
         let master = if half && !in_place { s.master } else { 0.0 };
         let each = 4.0 * self.load.moments + master;
         let gradient = if half { s.gradients } else { 4.0 };
-        let on_host = self.load.offload.optimizer;
-        let (gradient, each) = if on_host { (0.0, 0.0) } else { (gradient, each) };
+        let away = self.load.offload;
+        let (gradient, each) = if away.optimizer { (0.0, 0.0) } else { (gradient, each) };
+        let share = away.state.clamp(0.0, 1.0);
+        let rest = match share {
+            0.0 => String::new(),
+            _ => format!(", {:.0} % of it on the host", 100.0 * share),
+        };
         let g = |n: f64| n / 1e9;
         let mut terms = vec![
             Term {
@@ -323,8 +331,8 @@ impl Stage<'_> {
             },
             Term {
                 name: "optimizer",
-                bytes: state * each,
-                how: format!("{:.3} G parameters of {each} bytes", g(state)),
+                bytes: state * each * (1.0 - share),
+                how: format!("{:.3} G parameters of {each} bytes{rest}", g(state)),
             },
         ];
         if let Some(rank) = self.load.adapters {
