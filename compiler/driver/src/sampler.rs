@@ -141,6 +141,8 @@ pub(crate) fn moves(
     let (held, sampled) = (&c.program.meshes[model.mesh].1, &c.program.meshes[g.mesh].1);
     let d = dims(model);
     let same = shares(c, g.model, g.mesh);
+    let away = c.away(g.model);
+    let on_host = if away.optimizer { 1.0 } else { away.state.clamp(0.0, 1.0) };
     let placement = if same { Placement::Colocated } else { Placement::Disaggregated };
     let layers: f64 = model.params.iter().map(tensors).sum();
     let tp = sampled.size("tp") * sampled.size("rtp");
@@ -159,8 +161,8 @@ pub(crate) fn moves(
         sampler: (tp, sampled.ranks() / tp.max(1)),
         placement,
         transport: Transport::Broadcast,
-        // Master weights and two moments in four bytes leave the device for sampling.
-        swapped: if same { 12.0 * d.params / held.ranks() as f64 } else { 0.0 },
+        // Master weights and two moments in four bytes leave the device for sampling, if they are there.
+        swapped: if same { 12.0 * (1.0 - on_host) * d.params / held.ranks() as f64 } else { 0.0 },
     };
     let paths = match rl {
         Some(rl) => {

@@ -131,10 +131,15 @@ impl<'a> Elab<'a, '_> {
             let example = "write `tokens: characters(\"0123\", end: \"$\", pad: \"_\")`";
             self.out.not_yet.push(d.help(example));
         }
-        if let Some(c) = context {
+        let (m, record) = self.config_type(module, item, span)?;
+        // A model of one's own may do without.
+        let declares = |key: &str| match &record.kind {
+            ItemKind::Record(r) => r.fields.iter().any(|f| f.name.text == key),
+            _ => false,
+        };
+        if let Some(c) = context.filter(|_| declares("max_position_embeddings")) {
             fields.entry("max_position_embeddings".into()).or_insert(Val::num(c as f64));
         }
-        let (m, record) = self.config_type(module, item, span)?;
         let cfg = self.make_record(m, record, fields, sc)?;
         let vocab = self.cfg_int(&cfg, "vocab_size").unwrap_or(0);
         if size > vocab {

@@ -160,3 +160,28 @@ fn published_rows() {
         assert!(s.ranking.is_some_and(|(share, _)| share >= least), "{s:?}");
     }
 }
+
+/// A layer of experts alone: three products of the rows that even routing gives a rank, and no faster than the device.
+#[test]
+fn a_layer_of_experts_alone_takes_its_products_at_least() {
+    let row = |case: &str, metric: &str, value: f64| {
+        format!(
+            "own,microbench,moe-layer:{case},,,,,,,,,,,H100,,1,,,,8,,,,,,,,,bf16,Megatron-Core MoE layer,{metric},{value},ms,"
+        )
+    };
+    let v = verdict(table(&[
+        &row("mixtral_a2a_tp1ep8_bf16", "layer_fwd_time", 4.3),
+        &row("mixtral_a2a_tp1ep8_bf16", "layer_bwd_time", 7.7),
+        &row("deepseek_a2a_tp1ep8_bf16", "layer_fwd_time", 7.1),
+        &row("unheard_of", "layer_fwd_time", 1.0),
+    ]));
+    let says: Vec<Option<f64>> = v.lines.iter().map(|l| l.predicted).collect();
+    // Rows of a rank: 4,096 tokens to two of eight experts; to eight of 32, and to the shared one.
+    let floor = |rows: f64, d: f64, f: f64| 3.0 * 2.0 * rows * d * f / 989e12 * 1e3;
+    let mixtral = floor(8192.0, 4096.0, 14336.0);
+    let deepseek = floor(32768.0 + 4096.0, 7168.0, 2048.0);
+    let near = |x: Option<f64>, floor: f64| x.is_some_and(|x| x > floor && x < 2.5 * floor);
+    assert!(near(says[0], mixtral) && near(says[1], 2.0 * mixtral), "{says:?}, {mixtral}");
+    assert!(near(says[2], deepseek), "{says:?}, {deepseek}");
+    assert_eq!(says[3], None);
+}

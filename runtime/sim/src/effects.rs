@@ -142,17 +142,19 @@ const MARKS: &[(&str, &[(&str, f64)])] = &[
     ("loop", &[("each", 1.0)]),
     ("host", &[("offload", 0.3)]),
     ("500w", &[("product", 0.15), ("memory", 0.1)]),
+    ("burst", &[("product", 0.1), ("memory", 0.2)]),
 ];
 
 /// Effects that are known beforehand: causal attention by kernel (papers of FlashAttention 1 to 3: shares of 312, 989 and
 /// 2250 TFLOP/s over long contexts, forward and backward), operations that eager modules do not fuse, hosts of Grace with few
-/// launches under CUDA graphs, 2.4 TB/s of HBM2e.
+/// launches under CUDA graphs, 2.4 TB/s of HBM2e, clocks that power does not limit for the milliseconds of a benchmark of one layer.
 const KNOWN: &[(&str, &str, f64)] = &[
     ("product", "ampere", 0.03),
     ("product", "hopper", -0.05),
     ("product", "blackwell", -0.05),
     ("product", "500w", -0.2),
     ("memory", "500w", -0.33),
+    ("product", "burst", 0.2),
     ("memory", "eager", -0.8),
     ("memory", "compiled", -0.2),
     ("launch", "fused", 0.5),

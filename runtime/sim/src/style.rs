@@ -53,8 +53,8 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
 ];
 
 /// Marks that say more of one run: attention of FlashAttention 2 or 3, logits in f32 with passes of their own (`rl`), an
-/// expert after another (`loop`), an optimizer on the host, a device held at 500 W with slower memory.
-const MARKS: &[&str] = &["fa2", "fa3", "rl", "loop", "host", "500w"];
+/// expert after another (`loop`), an optimizer on the host, a device held at 500 W with slower memory, a benchmark too short for power to matter (`burst`).
+const MARKS: &[&str] = &["fa2", "fa3", "rl", "loop", "host", "500w", "burst"];
 
 /// A stack on a device.
 #[derive(Clone, Debug, PartialEq)]

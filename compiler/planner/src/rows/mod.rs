@@ -5,6 +5,7 @@
 
 pub mod calibrate;
 pub mod fit;
+mod layer;
 mod memory;
 mod metric;
 mod read;

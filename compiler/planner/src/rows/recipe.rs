@@ -10,6 +10,7 @@ use nrl_facts::ModelFacts;
 use nrl_sim::rates::Compute;
 use serde_json::{Value, json};
 
+use super::layer::Layer;
 use super::{Row, is_memory};
 
 /// What a row becomes.
@@ -64,7 +65,11 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
         .or_else(|| row.mbs.map(|m| m * ways))
         .or((row.metric == "fits").then_some(ways))
         .ok_or("no batch size")?;
-    let (config, call) = model(row, length)?;
+    let own = Layer::of(row).map(|layer| layer.model(length));
+    let (config, call) = match &own {
+        Some((_, call)) => (None, call.clone()),
+        None => model(row, length)?,
+    };
     let nodes = gpus.div_ceil(per_node);
     let mut r = String::new();
     let _ = writeln!(r, "use std.{{clusters, data, models, optim, plans, sft}}\n\nrecipe row {{");
@@ -105,6 +110,9 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
         "    update policy by adam in 1 update, {budget:.0} tokens/microbatch, minimising {{ sft.nll(policy, b) }}\n  }}"
     );
     let _ = writeln!(r, "  assume lengths = always({length:.0} tokens)\n}}");
+    if let Some((text, _)) = &own {
+        r.push_str(text);
+    }
     let mut files = BTreeMap::from([("r.nrl".to_string(), r)]);
     if let Some(config) = config {
         files.insert("model/config.json".into(), config.to_string());
@@ -127,6 +135,9 @@ fn noted(note: &str, words: &str) -> Option<f64> {
 
 /// The row with the settings that its source does not repeat: the dims of a published model where it names one and gives none.
 pub fn filled(row: &Row) -> Row {
+    if let Some(layer) = Layer::of(row) {
+        return layer.filled(row);
+    }
     let mut row = row.clone();
     if row.framework.contains("verl") && row.metric == "fits" {
         // Its examples compute layers again and keep the optimizer on the host.
@@ -211,6 +222,9 @@ fn stack(row: &Row) -> String {
     }
     if row.gpu.contains("500W") {
         words.push("500w");
+    }
+    if row.task == "microbench" {
+        words.push("burst");
     }
     words.join(" ")
 }
