@@ -272,3 +272,86 @@ recipe experts {{
     assert!(!verdict(8, 4, four).0);
     assert!(verdict(8, 8, "12, 12, 12, 12, 12, 12, 11, 11").0);
 }
+
+/// Keys and values of Llama-3-70B take 2 * 80 * 8 * 128 * 2 = 327,680 bytes a token: 378 blocks of 16 are 6,048 tokens, and a
+/// sequence of 8,192, which takes 2.50 GiB, does not fit (OpenRLHF issue 336).
+#[test]
+fn c36_a_pool_smaller_than_a_sequence() {
+    let engine = 2.0 * 70_553_706_496.0 + nrl_sim::generation::SCRATCH;
+    let found = |blocks: f64| {
+        let asked = engine + (blocks + 0.5) * 16.0 * 327_680.0;
+        let text = format!(
+            r#"use std.{{clusters, data, models, rewards}}
+
+recipe samples {{
+  run 1 step
+  gpus    = gpu_cluster({{
+    name: "large", memory: 400 GiB, host: 2 TB, compute: 989 TFLOP/s, bandwidth: 3.35 TB/s,
+    link: 450 GB/s, network: 50 GB/s,
+  }}, 1, 1)
+  mesh m  = gpus axes (rep: 1)
+  policy  = models.load("meta-llama/Llama-3.1-70B", dtype: bf16, context: 8192 tokens)
+  sampler = generator(policy, on: m, memory: {asked:.0} B)
+  rows    = data.made(100 rows, i -> {{prompt: "a", answer: "b"}})
+  step {{
+    s = sampler.generate(rows.take(8 prompts), 1 sample/prompt, max_new: rest of context)
+    r = rewards.exact(s)
+  }}
+}}
+"#
+        );
+        let files = BTreeMap::from([("r.nrl".to_string(), text)]);
+        let mut sources = nrl_base::SourceMap::new();
+        let (_, found) =
+            nrl_driver::check(&files, &mut sources, "r.nrl", &nrl_driver::Options::default());
+        found.into_iter().filter(|d| d.is_error()).collect::<Vec<_>>()
+    };
+    let [d] = &found(378.0)[..] else { panic!("{:#?}", found(378.0)) };
+    assert_eq!(d.code, "kv-pool-too-small");
+    assert!(d.message.contains("6048 tokens") && d.message.contains("8192"), "{}", d.message);
+    assert!(d.notes.iter().any(|n| n.contains("one sequence takes 2.5000 GiB")), "{:?}", d.notes);
+    let help = d.help.as_deref().unwrap_or("");
+    assert!(
+        ["context: 6048 tokens", "memory: ", "larger `tp`"].iter().all(|w| help.contains(w)),
+        "{help}"
+    );
+    assert!(found(512.0).is_empty(), "{:#?}", found(512.0));
+}
+
+/// Samples of 100, 120, 150 and 1,000 tokens, each padded to the longest: 4,000 tokens for 1,370, in four micro-batches
+/// (GMISWE/tinker-cloud PR 33).
+#[test]
+fn c48_padding_and_micro_batches() {
+    let files = BTreeMap::from([
+        ("grpo.yaml".to_string(), include_str!("../../../examples/nemo_rl/grpo.yaml").to_string()),
+        ("dpo.yaml".to_string(), include_str!("../../../examples/nemo_rl/dpo.yaml").to_string()),
+        ("sft.yaml".to_string(), include_str!("../../../examples/nemo_rl/sft.yaml").to_string()),
+        (
+            "l.jsonl".to_string(),
+            "{\"length\": 100}\n{\"length\": 120}\n{\"length\": 150}\n{\"length\": 1000}\n"
+                .to_string(),
+        ),
+    ]);
+    let overrides = [
+        "cluster.gpus_per_node=1",
+        "policy.train_global_batch_size=4",
+        "policy.train_micro_batch_size=1",
+        "policy.max_total_sequence_length=1024",
+    ];
+    let request = Request {
+        path: "sft.yaml".into(),
+        overrides: overrides.map(String::from).to_vec(),
+        ..Request::default()
+    };
+    let (input, found) = Input::open(&files, &request);
+    let input = input.unwrap_or_else(|| panic!("{:#?}", found.found));
+    let end = input.text.find("\n}").expect("the end of the recipe");
+    let text =
+        format!("{}\n  assume lengths from \"l.jsonl\"{}", &input.text[..end], &input.text[end..]);
+    let (planned, found) = input.with_text(text).plan();
+    let planned = planned.unwrap_or_else(|| panic!("{:#?}", found.found));
+    let step = &planned.forecast.expect("machines").steps[0];
+    let inflation = 1.0 / (1.0 - step.padding);
+    assert!((inflation / 2.92 - 1.0).abs() < 0.05, "{inflation}");
+    assert_eq!(step.phases[0].micro, 4);
+}

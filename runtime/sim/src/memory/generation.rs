@@ -82,34 +82,16 @@ impl Engine {
     }
 }
 
-/// Bytes of keys and values of one token on a rank: two of `width` numbers per head in each layer. With fewer
-/// heads than ranks a head is on several of them.
-pub fn token_bytes(layers: usize, heads: usize, size: usize, bytes: f64, tp: usize) -> f64 {
-    2.0 * layers as f64 * heads.div_ceil(tp.max(1)) as f64 * size as f64 * bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::GIB;
 
-    /// Llama-3-70B (80 layers, 8 heads of 128): 2 * 80 * 8 * 128 * 2 = 327,680 bytes a token; 8,192 tokens are
-    /// 2.50 GiB, and the 6,048 of the report (OpenRLHF issue 336) 1.85 GiB.
-    #[test]
-    fn a_token_of_seventy_billion() {
-        let each = token_bytes(80, 8, 128, 2.0, 1);
-        assert_eq!(each, 327_680.0);
-        assert_eq!(8192.0 * each / GIB, 2.5);
-        assert_eq!((6048.0 * each / GIB * 100.0).round() / 100.0, 1.85);
-        // Two heads on eight ranks: each rank holds one.
-        assert_eq!(token_bytes(1, 2, 128, 2.0, 8), token_bytes(1, 8, 128, 2.0, 8));
-    }
-
     /// 28 layers of 4 heads: 57,344 bytes a token; 0.4 GiB are 468 blocks of 16, 7,488 tokens, fewer than
     /// one sequence of 8,192, which needs 0.4375 GiB.
     #[test]
     fn a_pool_smaller_than_a_sequence() {
-        let per_token = token_bytes(28, 4, 128, 2.0, 1);
+        let per_token = 2.0 * 28.0 * 4.0 * 128.0 * 2.0;
         assert_eq!(per_token, 57_344.0);
         let pool = Pool { bytes: 0.4 * GIB, per_token, block: 16 };
         assert_eq!((pool.blocks(), pool.tokens()), (468, 7488));

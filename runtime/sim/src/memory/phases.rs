@@ -134,19 +134,6 @@ pub fn moments(parts: &Parts, order: &Order) -> Vec<Moment> {
     run.out
 }
 
-/// Steps whose generation begins while state of the optimizer is on the device.
-pub fn critical(moments: &[Moment]) -> Vec<usize> {
-    let left = |m: &&Moment| m.what == What::Generate && m.optimizer > 0.0;
-    let mut steps: Vec<usize> = moments.iter().filter(left).map(|m| m.step).collect();
-    steps.dedup();
-    steps
-}
-
-/// The fullest moment.
-pub fn fullest(moments: &[Moment]) -> Option<&Moment> {
-    moments.iter().reduce(|a, b| if b.sum() > a.sum() { b } else { a })
-}
-
 struct Run<'a> {
     parts: &'a Parts,
     order: &'a Order,
@@ -200,26 +187,22 @@ impl Run<'_> {
     }
 }
 
-/// Peaks while an engine wakes beside a trainer.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Wake {
-    /// Weights and pool come back together.
-    pub at_once: f64,
-    /// Weights come back and are copied; then the trainer leaves and the pool comes.
-    pub in_two: [f64; 2],
-}
-
-/// What waking takes when the trainer holds `resident` bytes.
-pub fn wake(resident: f64, engine: f64, staging: f64, pool: f64) -> Wake {
-    Wake {
-        at_once: resident + engine + staging + pool,
-        in_two: [resident + engine + staging, engine + pool],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Steps whose generation begins while state of the optimizer is on the device.
+    fn critical(moments: &[Moment]) -> Vec<usize> {
+        let left = |m: &&Moment| m.what == What::Generate && m.optimizer > 0.0;
+        let mut steps: Vec<usize> = moments.iter().filter(left).map(|m| m.step).collect();
+        steps.dedup();
+        steps
+    }
+
+    /// The fullest moment.
+    fn fullest(moments: &[Moment]) -> Option<&Moment> {
+        moments.iter().reduce(|a, b| if b.sum() > a.sum() { b } else { a })
+    }
 
     fn order(validate: usize, save: usize, steps: usize, tied: bool) -> Order {
         Order {
@@ -262,12 +245,17 @@ mod tests {
         assert_eq!(fullest(&run).expect("moments").sum(), 32.0);
     }
 
-    /// 36 GiB of a trainer, 14.2 of an engine, 2 of staging, 33.3 of keys and values: 85.5 at once, 52.2
-    /// and then 47.5 in two (NeMo RL issue 191).
+    /// 36 GiB of a trainer, 14.2 of an engine, 2 of staging, 33.3 of keys and values: 52.2 while weights are copied, then 47.5 once the
+    /// trainer has left, and never the 85.5 of all at once (NeMo RL issue 191).
     #[test]
-    fn waking_in_two() {
-        let w = wake(36.0, 14.2, 2.0, 33.3);
-        assert!((w.at_once - 85.5).abs() < 1e-9);
-        assert!((w.in_two[0] - 52.2).abs() < 1e-9 && (w.in_two[1] - 47.5).abs() < 1e-9);
+    fn an_engine_wakes_in_two() {
+        let parts =
+            Parts { weights: 36.0, engine: 14.2, staging: 2.0, pool: 33.3, ..Parts::default() };
+        let run = moments(&parts, &Order { steps: 2, ..Order::default() });
+        for (what, sum) in [(What::Refit, 52.2), (What::Generate, 47.5)] {
+            let of = run.iter().filter(|m| m.what == what);
+            assert!(of.clone().count() == 2 && of.clone().all(|m| (m.sum() - sum).abs() < 1e-9));
+        }
+        assert!(fullest(&run).expect("moments").sum() < 85.5);
     }
 }
