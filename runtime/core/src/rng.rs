@@ -82,12 +82,6 @@ impl Stream {
         self.words(purpose, position, index >> 2)[(index & 3) as usize]
     }
 
-    /// A number in the open interval (0, 1).
-    #[inline]
-    pub fn uniform_open(&self, purpose: Use, position: u64, index: u32) -> f64 {
-        unit_open(self.word(purpose, position, index))
-    }
-
     /// Gumbel noise of token `id` at `position`.
     #[inline]
     pub fn gumbel(&self, purpose: Use, position: u64, id: u32) -> f64 {

@@ -173,12 +173,6 @@ impl Sampling {
     }
 }
 
-/// The most likely token, lowest id on ties.
-pub fn argmax(logits: &[f32]) -> Result<u32, SamplingError> {
-    let max = row_max(logits)?;
-    Ok(logits.iter().position(|&l| l == max).unwrap_or(0) as u32)
-}
-
 fn best_first(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
@@ -419,7 +413,6 @@ mod tests {
     fn trap_3_greedy_takes_the_lowest_id_of_a_tie() {
         let s = Sampling { temperature: 0.0, ..Sampling::default() };
         assert_eq!(draw(s, &[1.0, 3.0, 3.0, 2.0], 0).id, 1);
-        assert_eq!(argmax(&[NEG, -5.0, -5.0]).unwrap(), 1);
         assert!((draw(s, &[2.0, 0.0, -1.0], 0).logprob + 0.1698).abs() < 6e-5);
     }
 

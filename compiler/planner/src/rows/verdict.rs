@@ -84,25 +84,12 @@ impl Verdict {
         let lines = table.rows.iter().zip(&table.cases).map(|(row, case)| {
             line(table, row, case, tables.get(row.publisher()).unwrap_or(&none))
         });
-        Verdict::summed(table, lines.collect(), &|_| true)
+        Verdict::summed(table, lines.collect())
     }
 
-    /// The part of the verdict on rows of which `keep` is true.
-    pub fn of_lines(self, table: &Table, keep: &[bool]) -> Verdict {
-        let mut part = Verdict::summed(table, self.lines, &|i| keep[i]);
-        let mut i = 0;
-        part.lines.retain(|_| {
-            i += 1;
-            keep[i - 1]
-        });
-        part.said = part.lines.iter().filter(|l| l.predicted.is_some()).count();
-        part.not_said = part.lines.len() - part.said;
-        part
-    }
-
-    fn summed(table: &Table, lines: Vec<Line>, take: &dyn Fn(usize) -> bool) -> Verdict {
+    fn summed(table: &Table, lines: Vec<Line>) -> Verdict {
         let mut groups: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
-        for (i, l) in lines.iter().enumerate().filter(|(i, l)| take(*i) && l.error.is_some()) {
+        for (i, l) in lines.iter().enumerate().filter(|(_, l)| l.error.is_some()) {
             groups.entry((origin(&l.source), l.metric.clone())).or_default().push(i);
         }
         let summaries = groups

@@ -299,11 +299,6 @@ impl Sites {
         self.pool.as_ref().map(|(_, _, all)| *all)
     }
 
-    /// Whether the recipe says how many tokens a micro-batch has.
-    pub fn says_microbatch(&self) -> bool {
-        !self.batches.is_empty()
-    }
-
     /// The text with another layout. One that the formatter has laid out is laid out anew; the lines of
     /// any other stay as they are.
     pub fn apply(&self, l: &Layout, split: Option<&[usize]>) -> String {

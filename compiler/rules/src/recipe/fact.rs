@@ -69,11 +69,6 @@ impl<T> Fact<T> {
     pub fn map<U>(&self, change: impl FnOnce(&T) -> U) -> Fact<U> {
         Fact { value: change(&self.value), name: self.name.clone(), from: self.from.clone() }
     }
-
-    /// Whether somebody wrote it.
-    pub fn is_set(&self) -> bool {
-        matches!(self.from, Whence::Set(_))
-    }
 }
 
 impl<T: Display> Shown for Fact<T> {

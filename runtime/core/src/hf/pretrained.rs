@@ -101,11 +101,6 @@ impl Pretrained {
         Ok(Pretrained { dir: dir.into(), config, tokenizer, chat, generation, weights })
     }
 
-    /// Ids from here on have no text and are never sampled; equal to the vocabulary if all have.
-    pub fn first_masked_id(&self) -> usize {
-        self.tokenizer.len().min(self.config.vocab_size)
-    }
-
     /// The chat template, or the error that says there is none.
     pub fn chat(&self) -> Result<&ChatTemplate, PretrainedError> {
         let none = || ChatError::None { path: self.dir.clone() };
@@ -173,7 +168,7 @@ mod tests {
     #[test]
     fn the_vocabulary_is_the_models() {
         let p = open(&model(16, None)).unwrap();
-        assert_eq!((p.config.vocab_size, p.tokenizer.len(), p.first_masked_id()), (16, 11, 11));
+        assert_eq!((p.config.vocab_size, p.tokenizer.len()), (16, 11));
         let e = open(&model(10, None)).unwrap_err();
         assert_eq!(e.code(), "vocabulary-mismatch");
         assert!(e.to_string().contains("has 11 tokens, the model only 10 rows"), "{e}");
