@@ -67,7 +67,7 @@ impl Verdict {
     pub fn of(table: &Table, tables: &Tables) -> Verdict {
         let lines = table.rows.iter().zip(&table.cases);
         let lines = lines.map(|(row, case)| line(table, row, case, tables)).collect();
-        Verdict::summed(table, lines, &|_| true)
+        Verdict::summed(table, lines)
     }
 
     /// Predicts the rows of each publisher with rates fitted to the rows of all others.
