@@ -6,11 +6,13 @@
 
 pub mod codes;
 mod diagnostic;
+mod divisors;
 mod files;
 mod nearest;
 mod source;
 
 pub use diagnostic::{Diagnostic, Label, Problems, Severity};
+pub use divisors::{divisors, listed};
 pub use files::Files;
 pub use nearest::{did_you_mean, nearest};
 pub use source::{Position, Source, SourceId, SourceMap, Span};

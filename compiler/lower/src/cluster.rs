@@ -4,7 +4,7 @@
 //! and [`Facts`](crate::facts::Facts). Sizes multiply to the ranks there are; pools of one cluster
 //! are disjoint and use all of it.
 
-use nrl_base::{Diagnostic, Span};
+use nrl_base::{Diagnostic, Span, divisors, listed};
 use nrl_ir::host::Value;
 use nrl_ir::{Axis, Mesh, View};
 use nrl_syntax::ast;
@@ -309,10 +309,11 @@ impl<'a> Elab<'a, '_> {
         }
         let fits = if rests == 0 { product == ranks } else { ranks.is_multiple_of(product) };
         if !fits {
-            let divisors: Vec<String> =
-                (1..=ranks).filter(|n| ranks.is_multiple_of(*n)).map(|n| n.to_string()).collect();
             let help = if rests == 1 {
-                format!("{product} must divide {ranks}; sizes that do: {}", divisors.join(", "))
+                format!(
+                    "{product} must divide {ranks}; sizes that do: {}",
+                    listed(&divisors(ranks))
+                )
             } else {
                 format!("make the product {ranks}, or write `rest` for one axis")
             };
@@ -347,9 +348,9 @@ impl<'a> Elab<'a, '_> {
         let need = pp * ep * etp;
         if !all.is_multiple_of(need) {
             let folded = all / pp;
-            let legal: Vec<usize> =
-                (1..=folded).filter(|n| folded.is_multiple_of(n * etp)).collect();
-            let shown: Vec<String> = legal.iter().map(usize::to_string).collect();
+            let mut legal = divisors(folded);
+            legal.retain(|n| folded.is_multiple_of(n * etp));
+            let shown = listed(&legal);
             let what = format!(
                 "the expert mesh needs pp {pp} * ep {ep} * etp {etp} = {need} ranks, `{name}` has {all}"
             );
@@ -359,7 +360,7 @@ impl<'a> Elab<'a, '_> {
                 Diagnostic::error("mesh-does-not-fill", what)
                     .label(span, format!("ep {ep} * etp {etp} folds {folded} ranks"))
                     .note(format!("the dense mesh is fine: {} = {all}", sizes.join(" * ")))
-                    .help(format!("`ep` may be {}", shown.join(", "))),
+                    .help(format!("`ep` may be {}", shown)),
             );
         }
         if ep * etp > 1 {

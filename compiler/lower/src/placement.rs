@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use nrl_base::{Diagnostic, Span};
+use nrl_base::{Diagnostic, Span, divisors, listed};
 
 use crate::elab::{El, Elab};
 use crate::intrinsic::Args;
@@ -233,13 +233,19 @@ impl<'a> Elab<'a, '_> {
         if layers.is_multiple_of(stages) {
             return;
         }
-        let legal: Vec<String> = (1..=layers)
-            .filter(|n| layers.is_multiple_of(n * s.chunks))
-            .map(|n| n.to_string())
-            .collect();
+        let mut legal = divisors(layers);
+        legal.retain(|n| n.checked_mul(s.chunks).is_some_and(|parts| layers.is_multiple_of(parts)));
+        let may = match legal.is_empty() {
+            true => format!("`chunks` may be {}", listed(&divisors(layers))),
+            false => format!("{} may be {}", s.axis, listed(&legal)),
+        };
         let (each, more) = (layers / pp, layers % pp);
         let split: Vec<String> =
-            (0..pp).map(|i| (each + usize::from(i < more)).to_string()).collect();
+            (0..pp.min(64)).map(|i| (each + usize::from(i < more)).to_string()).collect();
+        let stages_of = match pp <= layers.min(64) {
+            true => format!("; or give the stages: `split [{}]`", split.join(", ")),
+            false => String::new(),
+        };
         let times =
             if s.chunks > 1 { format!(" with {} chunks each", s.chunks) } else { String::new() };
         let what = format!(
@@ -250,12 +256,7 @@ impl<'a> Elab<'a, '_> {
         let d = Diagnostic::error("layers-not-divisible", what)
             .label(place, format!("splits {layers} layers into stages"))
             .label(mesh_at, format!("{} is {pp}", s.axis))
-            .help(format!(
-                "{} may be {}; or give the stages: `split [{}]`",
-                s.axis,
-                legal.join(", "),
-                split.join(", ")
-            ));
+            .help(format!("{may}{stages_of}"));
         let _: El<()> = self.fail(d);
     }
 
@@ -284,15 +285,13 @@ impl<'a> Elab<'a, '_> {
         if size.is_multiple_of(n) {
             return;
         }
-        let legal: Vec<String> =
-            (1..=size).filter(|k| size.is_multiple_of(*k)).map(|k| k.to_string()).collect();
         let d = Diagnostic::error(
             "dim-not-divisible",
             format!("{size} {what} do not split evenly over {axis} = {n} (remainder {})", size % n),
         )
         .label(at, format!("{axis} is {n}"))
         .label(place, format!("`{name}` is laid out here"))
-        .help(format!("{axis} may be {}", legal.join(", ")));
+        .help(format!("{axis} may be {}", listed(&divisors(size))));
         let _: El<()> = self.fail(d);
     }
 }

@@ -51,8 +51,27 @@ fn a_table_without_a_column_is_refused() {
         read("model,gpu,metric\nx,A100,mfu\n"),
         Err("the table has no column `value`".into())
     );
-    let bad = read("model,gpu,metric,value\nx,A100,mfu,fast\n");
-    assert!(bad.is_err_and(|e| e.starts_with("line 2: ")));
+}
+
+/// Tools that write tables turn whole numbers into `8.0`; a cell that is no number leaves the others alone.
+#[test]
+fn a_cell_that_is_no_number_is_told_of_its_row() {
+    let as_is = dense("iter_time", 0.5);
+    let floats = as_is.replace(",24,2048,", ",24.0,\"2,048\",").replace(",A100,8,", ",A100,8.0,");
+    let bad = as_is.replace(",A100,8,", ",A100,8x,");
+    let v = verdict(table(&[
+        &as_is,
+        &floats,
+        &bad,
+        &dense("iter_time", f64::NAN),
+        &dense("iter_time", -1.0),
+    ]));
+    assert_eq!(v.lines[0].predicted, v.lines[1].predicted);
+    let why: Vec<&str> = v.lines.iter().filter_map(|l| l.why.as_deref()).collect();
+    assert_eq!(
+        why,
+        ["`gpus` is `8x`, not a whole number", "no value", "`value` is `-1`, not a number above 0"]
+    );
 }
 
 /// The twins of one run, seconds and rate, are in the same half, and say the same.

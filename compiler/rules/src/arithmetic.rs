@@ -2,7 +2,8 @@
 
 /// All divisors of `n` up to `limit`, ascending.
 pub fn divisors(n: i64, limit: i64) -> Vec<i64> {
-    (1..=n.min(limit).min(65_536)).filter(|d| n % d == 0).collect()
+    let all = nrl_base::divisors(usize::try_from(n).unwrap_or(0)).into_iter();
+    all.map(|d| d as i64).take_while(|d| *d <= limit.min(65_536)).collect()
 }
 
 /// The multiples of `unit` just below and above `value`, without zero.

@@ -90,7 +90,7 @@ impl Layout {
                     continue;
                 }
                 let fits = |s: &usize| nq % s == 0 && (nkv % s == 0 || s.is_multiple_of(nkv));
-                let legal: Vec<usize> = (1..=nq).filter(fits).collect();
+                let legal: Vec<usize> = nrl_base::divisors(nq).into_iter().filter(fits).collect();
                 let mut p =
                     uneven("heads-not-divisible", what, g, dim, size, self.axes(q), n, legal);
                 p.origin = origin;
@@ -124,7 +124,7 @@ impl Layout {
                 self.padded.insert(d);
                 continue;
             }
-            let legal: Vec<usize> = (1..=size.min(1024)).filter(|s| size % s == 0).collect();
+            let legal = nrl_base::divisors(size);
             let p = uneven("dim-not-divisible", "items", g, d, size, &axes, n, legal);
             if !earlier.iter().any(|x| x.split == p.split) {
                 problems.push(p);

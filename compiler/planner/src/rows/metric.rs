@@ -24,6 +24,9 @@ pub fn is_memory(metric: &str) -> bool {
 
 /// Can the metric be predicted?
 pub fn known(row: &Row) -> Result<(), String> {
+    if row.value == 0.0 && row.metric != "fits" {
+        return Err("a measured value of 0".into());
+    }
     match row.metric.as_str() {
         "iter_time"
         | "tokens_per_s_per_gpu"

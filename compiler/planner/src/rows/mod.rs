@@ -51,7 +51,8 @@ impl Table {
         let mut wanted: Vec<(Asked, Vec<Row>)> = vec![];
         let mut cases: Vec<Result<usize, String>> = vec![];
         for row in &rows {
-            cases.push(metric::known(row).and_then(|()| recipe::recipe(row)).map(|asked| {
+            let said = row.wrong.clone().map_or(Ok(()), Err).and_then(|()| metric::known(row));
+            cases.push(said.and_then(|()| recipe::recipe(row)).map(|asked| {
                 let key = format!("{:?} {} {:?}", asked.files, asked.stack, asked.compute);
                 let at = *index.entry(key).or_insert_with(|| {
                     wanted.push((asked, vec![]));

@@ -1,7 +1,7 @@
 //! A table of measured runs: one value a row, with the model, the layout and the machine it was measured on.
 //!
-//! In: CSV with a header (the columns of [`Row`]; unknown ones are left alone, missing ones empty). Out: rows, or
-//! the line that cannot be read.
+//! In: CSV with a header (the columns of [`Row`]; unknown ones are left alone, missing ones empty). Out: rows; one with a cell that is
+//! no number says so, and the others stand.
 
 use serde::Deserialize;
 
@@ -47,6 +47,38 @@ pub struct Row {
     /// Line in the table.
     #[serde(skip)]
     pub line: u64,
+    /// What is wrong with a cell.
+    #[serde(skip)]
+    pub wrong: Option<String>,
+}
+
+/// Columns of whole numbers, and of numbers.
+const WHOLE: &[&str] = &[
+    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "gpus",
+    "tp", "pp", "vpp", "cp", "ep", "dp", "fsdp",
+];
+const NUMBERS: &[&str] = &["mbs", "gbs", "seq", "value"];
+
+/// A cell as its column has it: tools write `8.0` for 8, and `nan` for nothing.
+fn cell(column: &str, text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let (whole, number) = (WHOLE.contains(&column), NUMBERS.contains(&column));
+    if !whole && !number {
+        return Ok(text.into());
+    }
+    if ["", "-", "nan", "na", "n/a", "none", "null"].contains(&text.to_lowercase().as_str()) {
+        return Ok(String::new());
+    }
+    let wrong = |what: &str| Err(format!("`{column}` is `{text}`, not {what}"));
+    match text.replace(',', "").parse::<f64>() {
+        Ok(x) if whole && x.fract() == 0.0 && (0.0..1e12).contains(&x) => Ok(format!("{x:.0}")),
+        // What does not fit is a 0.
+        Ok(x) if number && (0.0..1e15).contains(&x) && (x > 0.0 || column == "value") => {
+            Ok(x.to_string())
+        }
+        _ if whole => wrong("a whole number"),
+        _ => wrong("a number above 0"),
+    }
 }
 
 impl Row {
@@ -70,10 +102,27 @@ pub fn read(text: &str) -> Result<Vec<Row>, String> {
     for record in reader.records() {
         let record = record.map_err(|e| e.to_string())?;
         let line = record.position().map_or(0, |p| p.line());
-        let mut row: Row =
-            record.deserialize(Some(&header)).map_err(|e| format!("line {line}: {e}"))?;
-        row.line = line;
-        rows.push(row);
+        let mut wrong = None;
+        let mut cells = csv::StringRecord::new();
+        for (column, text) in header.iter().zip(&record) {
+            cells.push_field(&cell(column, text).unwrap_or_else(|why| {
+                wrong.get_or_insert(why);
+                String::new()
+            }));
+        }
+        let value = header.iter().position(|h| h == "value").and_then(|i| cells.get(i));
+        if wrong.is_none() && value.is_none_or(str::is_empty) {
+            wrong = Some("no value".into());
+        }
+        if value.is_none_or(str::is_empty) {
+            cells = cells
+                .iter()
+                .zip(&header)
+                .map(|(c, h)| if h == "value" { "0" } else { c })
+                .collect();
+        }
+        let row: Row = cells.deserialize(Some(&header)).map_err(|e| format!("line {line}: {e}"))?;
+        rows.push(Row { line, wrong, ..row });
     }
     Ok(rows)
 }

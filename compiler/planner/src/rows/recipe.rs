@@ -265,12 +265,20 @@ fn cluster(gpu: &str) -> Result<(&'static str, usize), String> {
         .ok_or_else(|| format!("no cluster of `{gpu}`"))
 }
 
+/// More ranks than any machine has.
+const MOST: usize = 1_000_000;
+
 fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
     let one = |x: Option<usize>| x.unwrap_or(1).max(1);
     let (tp, pp, cp, ep) = (one(row.tp), one(row.pp), one(row.cp), one(row.ep));
     let unsaid = [row.tp, row.pp, row.dp, row.fsdp].iter().all(Option::is_none);
     if unsaid && gpus > 8 && row.framework.starts_with("Megatron") {
         return Err("no layout".into());
+    }
+    let vpp = if row.framework.contains("Meta") { 8 } else { one(row.vpp) };
+    let many = [("gpus", gpus), ("tp", tp), ("pp", pp), ("vpp", vpp), ("cp", cp), ("ep", ep)];
+    if let Some((name, n)) = many.iter().find(|(_, n)| *n == 0 || *n > MOST) {
+        return Err(format!("`{name}` is {n}"));
     }
     let cut = tp * pp * cp;
     if !gpus.is_multiple_of(cut) {
@@ -295,7 +303,6 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
         // Off by default in the Megatron of 2021 and in Megatron-DeepSpeed.
         _ => tp > 1 && !row.framework.contains("DeepSpeed") && !row.framework.contains("2021"),
     };
-    let vpp = if row.framework.contains("Meta") { 8 } else { one(row.vpp) };
     let mut micro = row.mbs.unwrap_or(1.0);
     if pp > 1 && row.framework.contains("torchtitan") {
         // The column is the batch of a rank, cut into as many parts as there are stages.
@@ -335,7 +342,7 @@ fn plan(row: &Row, l: &Layout) -> String {
 /// Layers of each part where they do not divide: the parts with the head and the embedding get one less, as
 /// frameworks do that count those as layers, then the others from the end.
 fn split(layers: usize, parts: usize) -> Option<Vec<usize>> {
-    if parts <= 1 || layers.is_multiple_of(parts) {
+    if parts <= 1 || parts > layers || layers.is_multiple_of(parts) {
         return None;
     }
     let mut split = vec![layers.div_ceil(parts); parts];

@@ -169,7 +169,7 @@ impl Space<'_> {
         let fits = |n: &usize| {
             f.heads.is_multiple_of(*n) && f.columns.is_none_or(|c| c.is_multiple_of(*n))
         };
-        let sizes = self.of("tp", own.tp, divisors(f.per_node).filter(fits));
+        let sizes = self.of("tp", own.tp, nrl_base::divisors(f.per_node).into_iter().filter(fits));
         let mut out = vec![];
         for tp in sizes {
             if self.pinned("sp") {
@@ -317,8 +317,4 @@ impl Space<'_> {
 /// 1, 2, 4, ..
 fn powers() -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1usize), |n| Some(n * 2))
-}
-
-fn divisors(n: usize) -> impl Iterator<Item = usize> {
-    (1..=n).filter(move |d| n.is_multiple_of(*d))
 }
