@@ -82,7 +82,7 @@ impl Row {
 /// The rows of `text` by line.
 #[allow(clippy::type_complexity)]
 pub fn read(text: &str) -> Result<Vec<(usize, Result<Row, String>)>, String> {
-    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
     let header = reader.headers().map_err(|e| e.to_string())?.clone();
     for needed in ["version", "model", "gpu", "gpus", "max_seq", "avg_seq", "step_s"] {
         if !header.iter().any(|h| h == needed) {
@@ -100,6 +100,9 @@ pub fn read(text: &str) -> Result<Vec<(usize, Result<Row, String>)>, String> {
     Ok(rows)
 }
 
+/// More samples, tokens or devices than any step has.
+const MOST: f64 = 1e8;
+
 struct Cells<'a>(BTreeMap<&'a str, &'a str>);
 
 impl Cells<'_> {
@@ -116,6 +119,17 @@ impl Cells<'_> {
         text.parse().map_err(|_| format!("`{name}` is {text}, not a number"))
     }
 
+    /// Numbers are none that no run has.
+    fn sane(&self) -> Result<(), String> {
+        let number = |(name, text): (&&str, &&str)| {
+            let x: f64 = text.parse().ok()?;
+            (!(0.0..=MOST).contains(&x)).then(|| format!("`{name}` is {text}"))
+        };
+        let texts = ["version", "tag", "recipe", "note", "source"];
+        let wrong = self.0.iter().filter(|(n, _)| !texts.contains(n)).find_map(number);
+        wrong.map_or(Ok(()), Err)
+    }
+
     /// The first of `names` that is stated.
     fn count(&self, names: &[&str]) -> Option<usize> {
         names.iter().find_map(|n| self.number(n)).map(|x| x as usize)
@@ -130,6 +144,7 @@ impl Cells<'_> {
         if self.text("algorithm") == Ok("SWE") {
             return Err("several turns with tools between them; the row states neither their number nor their lengths".into());
         }
+        self.sane()?;
         let backend = match self.text("backend").unwrap_or("megatron") {
             "megatron" => Backend::Megatron,
             "dtensor" => Backend::Dtensor,
@@ -145,36 +160,37 @@ impl Cells<'_> {
         let model = self.text("model")?.to_string();
         let mesh = self.mesh(train_gpus)?;
         let group = self.count(&["y_gens"]).unwrap_or(32).clamp(1, samples.max(1));
-        let row = Row {
-            version: version.to_string(),
-            recipe: self.text("recipe").unwrap_or("").to_string(),
-            algorithm: self.text("algorithm").unwrap_or("GRPO").to_string(),
-            sp: self.text("y_sp").map_or(mesh.tp > 1, |v| v == "True"),
-            source: self.text("source").unwrap_or("").to_string(),
-            model,
-            gpu: self.text("gpu")?.to_string(),
-            fp8: self.text("precision") == Ok("FP8"),
-            backend,
-            max_seq: self.need("max_seq")? as u32,
-            avg_seq: self.need("avg_seq")?,
-            gpus,
-            prompts: self.count(&["y_prompts"]).unwrap_or(samples / group),
-            group,
-            batch: self.count(&["y_train_gbs", "train_gbs"]).unwrap_or(samples),
-            micro: self.count(&["y_mbs"]).unwrap_or(1).max(1),
-            mesh,
-            gen_tp: self.count(&["y_gen_tp", "gen_tp"]).ok_or("`gen_tp` is not stated")?,
-            gen_gpus: self
-                .count(&["y_gen_gpus"])
-                .unwrap_or(gpus - if colocated { 0 } else { train_gpus }),
-            colocated,
-            delay,
-            step_s: self.need("step_s")?,
-            train_s: self.number("train_s"),
-            refit_s: self.number("refit_s"),
-            gen_s: self.number("gen_s"),
-            logprob_s: self.number("logprob_s"),
-        };
+        let row =
+            Row {
+                version: version.to_string(),
+                recipe: self.text("recipe").unwrap_or("").to_string(),
+                algorithm: self.text("algorithm").unwrap_or("GRPO").to_string(),
+                sp: self.text("y_sp").map_or(mesh.tp > 1, |v| v == "True"),
+                source: self.text("source").unwrap_or("").to_string(),
+                model,
+                gpu: self.text("gpu")?.to_string(),
+                fp8: self.text("precision") == Ok("FP8"),
+                backend,
+                max_seq: self.need("max_seq")? as u32,
+                avg_seq: self.need("avg_seq")?,
+                gpus,
+                prompts: self.count(&["y_prompts"]).unwrap_or(samples / group),
+                group,
+                batch: self.count(&["y_train_gbs", "train_gbs"]).unwrap_or(samples),
+                micro: self.count(&["y_mbs"]).unwrap_or(1).max(1),
+                mesh,
+                gen_tp: self.count(&["y_gen_tp", "gen_tp"]).ok_or("`gen_tp` is not stated")?,
+                gen_gpus: self
+                    .count(&["y_gen_gpus"])
+                    .unwrap_or(gpus.saturating_sub(if colocated { 0 } else { train_gpus })),
+                colocated,
+                delay,
+                step_s: self.need("step_s")?,
+                train_s: self.number("train_s"),
+                refit_s: self.number("refit_s"),
+                gen_s: self.number("gen_s"),
+                logprob_s: self.number("logprob_s"),
+            };
         if row.gen_tp == 0 || row.gen_gpus < row.gen_tp {
             return Err(format!("{} GPUs hold no sampler of {}", row.gen_gpus, row.gen_tp));
         }
@@ -199,7 +215,7 @@ impl Cells<'_> {
         let axis = |y: &str, t: &str| self.count(&[y, t]).unwrap_or(1).max(1);
         let (tp, cp) = (axis("y_tp", "train_tp"), axis("y_cp", "train_cp"));
         let (ep, pp) = (axis("y_ep", "train_ep"), axis("y_pp", "train_pp"));
-        let part = tp * cp * pp;
+        let part = [tp, cp, pp].iter().fold(1usize, |all, n| all.saturating_mul(*n));
         if part > gpus || !gpus.is_multiple_of(part) {
             return Err(format!("{gpus} GPUs are no multiple of tp {tp} x cp {cp} x pp {pp}"));
         }
