@@ -71,7 +71,7 @@ fn rows_that_say_too_little_are_left_out_with_the_reason() {
         (row(",795,", ",1e12,"), "`avg_seq` is 1e12"),
         (
             row("1,1,1,1,1,112", "1,1e8,1e8,1e8,1e8,112"),
-            "8 GPUs are no multiple of tp 100000000 x cp 100000000 x pp 1",
+            "8 GPUs are no multiple of tp 100000000 x cp 100000000 x pp 100000000",
         ),
         (row("on-policy", "off-policy"), "`off-policy` states no number of steps"),
     ] {
