@@ -70,7 +70,7 @@ const PLAN: &str = "plans.ddp() * plans.tensor_parallel()";
 
 #[test]
 fn every_layout_draws_the_same_tokens_and_learns_the_same() {
-    for model in ["llama-9-heads", "qwen3", "llama3-tied"] {
+    for model in ["llama-9-heads", "qwen3", "llama3-tied", "gemma3", "gpt-oss"] {
         let single = trained(&bench(model, &[]), &[]);
         assert_eq!(
             single.samples.iter().filter(|s| s.0 == 1).count(),
@@ -145,18 +145,20 @@ fn a_checkpoint_of_one_mesh_resumes_on_another() {
 #[test]
 fn the_trainer_gives_the_log_probabilities_that_the_sampler_gave() {
     // Also under a temperature, which both sides apply.
-    for change in [&[][..], &[("temperature: 1.0", "temperature: 0.6")][..]] {
-        let t = trained(&bench("llama3-tied", change), &[]);
-        for m in &t.metrics {
-            let gap = m["logprob_gap/max"].as_f64().expect("the gap is reported");
-            assert!(gap <= 1e-4, "step {}: {gap:e}", m["step"]);
+    for model in ["llama3-tied", "gemma3", "gpt-oss"] {
+        for change in [&[][..], &[("temperature: 1.0", "temperature: 0.6")][..]] {
+            let t = trained(&bench(model, change), &[]);
+            for m in &t.metrics {
+                let gap = m["logprob_gap/max"].as_f64().expect("the gap is reported");
+                assert!(gap <= 1e-4, "{model}, step {}: {gap:e}", m["step"]);
+            }
         }
     }
 }
 
 #[test]
 fn fused_equals_unfused_bit_for_bit_on_the_cpu_engine() {
-    for name in ["llama", "qwen2", "qwen3"] {
+    for name in ["llama", "qwen2", "qwen3", "gemma3", "gpt-oss"] {
         let dir = fixture(name);
         let text = nll_recipe(&dir, "");
         let batch = || Batch {
@@ -177,7 +179,7 @@ fn fused_equals_unfused_bit_for_bit_on_the_cpu_engine() {
 
 #[test]
 fn packed_sequences_equal_separate_ones_bit_for_bit_on_the_cpu_engine() {
-    for name in ["llama", "qwen3"] {
+    for name in ["llama", "qwen3", "gemma3", "gpt-oss"] {
         let dir = fixture(name);
         let c = compile_text(&nll_recipe(&dir, ""), &Options::default()).expect("compiles");
         let sequences: Vec<Vec<u32>> =

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::support::fixture;
 use crate::support::model::{Batch, Judge, compile_text, nll_recipe, run};
 
-const MODELS: [&str; 6] = ["llama", "llama3-tied", "mistral", "qwen2", "qwen3", "llama-9-heads"];
+const MODELS: [&str; 8] =
+    ["llama", "llama3-tied", "mistral", "qwen2", "qwen3", "llama-9-heads", "gemma3", "gpt-oss"];
 
 /// A checkpoint and its reference values.
 struct Case {

@@ -502,7 +502,7 @@ impl<'a> Cast<'a> {
         let g = &c.program.generators[generator];
         let mesh = &c.program.meshes[g.mesh].1;
         let sampler = self.sampler(generator)?;
-        let drawn = sampler.run(&draw(count, copies, lengths)).ok()?;
+        let (drawn, pool) = sampler.run(&draw(count, copies, lengths)).ok()?;
         let call = sampler.engine.call;
         let seconds = drawn.seconds + call;
         let shares = ["prefill", "decoding", "waiting for the slowest replica"];
@@ -530,7 +530,7 @@ impl<'a> Cast<'a> {
             bubble: 0.0,
             micro: 1,
             micro_tokens: 0.0,
-            generated: Some(Generated { seconds, batch: drawn.mean_batch, pool: sampler.pool }),
+            generated: Some(Generated { seconds, batch: drawn.mean_batch, pool }),
             job: None,
         })
     }

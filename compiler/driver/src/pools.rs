@@ -63,6 +63,7 @@ fn samplers(c: &Compiled) -> Vec<Sampler<'_>> {
             per_token: nrl_sim::per_token(
                 &c.plans[g.graph],
                 c.framework.memory.engine.map_or(width, |(_, kept)| kept),
+                c.program.models[g.model].context,
             ),
             beside: stages.iter().find(|m| m.is_update() && shares(m)).cloned(),
         });

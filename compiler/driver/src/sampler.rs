@@ -36,7 +36,9 @@ pub(crate) struct Sampler {
     pub engine: Engine,
     pub replicas: usize,
     /// Tokens that the pool of a replica holds.
-    pub pool: f64,
+    pool: f64,
+    /// Windows that its layers have in turn.
+    windows: Vec<Option<usize>>,
     speed: Speed,
     /// It is called with whole prompts, on the trainer's devices.
     called: bool,
@@ -74,12 +76,22 @@ impl Sampler {
         speed.experts *= gain * width / 2.0;
         let accepted = rl.filter(|_| c.framework.guesses).map(|r| r.stack.accepted);
         let pace = accepted.map_or((1.0, 1.0), |kept| (kept, 2.0));
-        Sampler { shard, engine, replicas, pool, speed, called: shares(c, g.model, g.mesh), pace }
+        let windows = windows(&c.plans[g.graph]);
+        let called = shares(c, g.model, g.mesh);
+        Sampler { shard, engine, replicas, pool, windows, speed, called, pace }
     }
 
-    fn serving(&self) -> Serving {
+    /// A rank as sequences of such lengths see it: layers with a window keep, and read, less of them.
+    fn windowed(&self, draw: &Draw<'_>, lengths: &[u32]) -> (Shard, Serving) {
+        let new = lengths.iter().map(|n| f64::from(*n)).sum::<f64>() / lengths.len().max(1) as f64;
+        let share = nrl_sim::kept_share(&self.windows, draw.prompt + new);
+        let kv_bytes = self.shard.kv_bytes * share;
+        (Shard { kv_bytes, ..self.shard.clone() }, self.serving(self.pool / share))
+    }
+
+    fn serving(&self, pool: f64) -> Serving {
         Serving {
-            pool: self.pool,
+            pool,
             sequences: 1024,
             chunk: 16_384.0,
             pace: self.pace.0,
@@ -98,17 +110,33 @@ impl Sampler {
         }
     }
 
-    /// Draws samples.
-    pub fn run(&self, draw: &Draw<'_>) -> Result<Generated, Refused> {
+    /// Draws samples; also how many tokens of such sequences the pool of a replica holds.
+    pub fn run(&self, draw: &Draw<'_>) -> Result<(Generated, f64), Refused> {
         let lengths = draw.lengths();
-        generate(&self.shard, &self.speed, &self.serving(), &self.load(draw, &lengths))
+        let (shard, serving) = self.windowed(draw, &lengths);
+        let drawn = generate(&shard, &self.speed, &serving, &self.load(draw, &lengths))?;
+        Ok((drawn, serving.pool))
     }
 
     /// Draws samples while a trainer works on earlier ones.
     pub fn beside(&self, draw: &Draw<'_>, trainer: &Trainer) -> Result<Steady, Refused> {
         let lengths = draw.lengths();
-        steady(&self.shard, &self.speed, &self.serving(), &self.load(draw, &lengths), trainer)
+        let (shard, serving) = self.windowed(draw, &lengths);
+        steady(&shard, &self.speed, &serving, &self.load(draw, &lengths), trainer)
     }
+}
+
+/// The windows of the layers of a plan that generates, in turn; those of its first loop.
+fn windows(plan: &nrl_ir::plan::Plan) -> Vec<Option<usize>> {
+    let mut found = None;
+    for class in plan.classes.iter().take(1) {
+        class.graph.body.walk(&mut |n| {
+            if let nrl_ir::Op::AttentionCached { attn } = &n.op {
+                found.get_or_insert_with(|| attn.window.items().to_vec());
+            }
+        });
+    }
+    found.unwrap_or_default()
 }
 
 impl Draw<'_> {

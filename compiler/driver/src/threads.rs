@@ -297,7 +297,8 @@ impl Cast<'_> {
         t.chore.logits = n * l.mean * vocab;
         t.chore.samples = n;
         t.spread = l.spread;
-        let kept = per_token(plan, 4.0);
+        // These threads keep all tokens, also where a layer sees a window of them.
+        let kept = per_token(plan, 4.0, 1);
         t.chore.copied = (n - prefilled).max(0.0) * l.prompt * kept;
         t.chore.gathered = self.gathered(g.model, plan);
         if t.chore.gathered.is_some() {

@@ -97,7 +97,7 @@ fn keys_and_values_of_a_token() {
     assert!(errors.is_empty(), "{errors:?}");
     let plans = c.expect("compiles").plans;
     let generate = plans.iter().find(|p| p.name == "generate").expect("a generator");
-    assert_eq!(nrl_sim::per_token(generate, 2.0), 327_680.0 / 8.0 / 4.0);
+    assert_eq!(nrl_sim::per_token(generate, 2.0, 1), 327_680.0 / 8.0 / 4.0);
 }
 
 /// A frozen copy of a model in bf16 takes two bytes a weight, as the model does.

@@ -7,7 +7,8 @@ use crate::{Experts, Latent, ModelFacts};
 /// Reads the dims of a `config.json`; a model with several inputs keeps them in `text_config`.
 pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
     let whole: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    let inner = ["text_config", "llm_config"].iter().find_map(|key| whole.get(key));
+    let outer = whole.get("thinker_config").unwrap_or(&whole);
+    let inner = ["text_config", "llm_config"].iter().find_map(|key| outer.get(key));
     let config = inner.unwrap_or(&whole);
     let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
     let need = |keys: &[&str]| number(keys).ok_or_else(|| format!("it states no `{}`", keys[0]));
@@ -43,10 +44,10 @@ pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
             .and_then(Value::as_bool)
             .unwrap_or(false),
         qkv_bias: flag("attention_bias", qwen2),
-        qk_norm: architecture.starts_with("Qwen3"),
+        qk_norm: ["Qwen3", "Gemma3", "MiniMax"].iter().any(|f| architecture.starts_with(f)),
         max_positions: need(&["max_position_embeddings"])?,
         rope_theta: theta(config, &architecture),
-        rope_scaling: config.get("rope_scaling").and_then(scaling),
+        rope_scaling: positions(config),
         sliding_window: number(&["sliding_window"]).filter(|_| flag("use_sliding_window", true)),
         experts: experts(config),
         latent_attention: latent,
@@ -90,6 +91,18 @@ fn experts(config: &Value) -> Option<Experts> {
     })
 }
 
+/// What is said of positions beside their base: `linear factor 8; local theta 10000`.
+fn positions(config: &Value) -> Option<String> {
+    let number = |key: &str| config.get(key).and_then(Value::as_f64);
+    let parts = [
+        config.get("rope_scaling").and_then(scaling),
+        number("rope_local_base_freq").map(|theta| format!("local theta {theta}")),
+        number("rotary_dim").map(|n| format!("partial rotary: rotary_dim {n}")),
+    ];
+    let said: Vec<String> = parts.into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
 /// `llama3 factor 8 ..` of a `rope_scaling` map.
 fn scaling(value: &Value) -> Option<String> {
     let map = value.as_object()?;
@@ -104,7 +117,15 @@ fn scaling(value: &Value) -> Option<String> {
     let words = short
         .iter()
         .filter_map(|(key, word)| Some(format!(" {word} {}", map.get(*key)?.as_f64()?)));
-    (kind != "default").then(|| format!("{kind}{}", words.collect::<String>()))
+    if let Some(section) = map.get("mrope_section").and_then(Value::as_array) {
+        let sizes: Vec<String> = section.iter().map(ToString::to_string).collect();
+        return Some(format!("{kind} [{}]", sizes.join(";")));
+    }
+    let whole = match map.get("truncate").and_then(Value::as_bool) {
+        Some(truncate) => format!(" truncate {truncate}"),
+        None => String::new(),
+    };
+    (kind != "default").then(|| format!("{kind}{}{whole}", words.collect::<String>()))
 }
 
 fn ids(value: Option<&Value>) -> Vec<u64> {
@@ -125,8 +146,18 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
         "Qwen3MoeForCausalLM" => "qwen3_moe",
         "DeepseekV3ForCausalLM" => "deepseek_v3",
         "Glm4MoeLiteForCausalLM" => "glm4_moe_lite",
+        "Glm4MoeForCausalLM" => "glm4_moe",
+        "Gemma3ForCausalLM" => "gemma3_text",
+        "Gemma3ForConditionalGeneration" => "gemma3",
+        "GptOssForCausalLM" => "gpt_oss",
+        "MiniMaxM2ForCausalLM" => "minimax_m2",
+        "Qwen2_5_VLForConditionalGeneration" => "qwen2_5_vl",
+        "Qwen2_5OmniForConditionalGeneration" => "qwen2_5_omni",
+        "Qwen3OmniMoeForConditionalGeneration" => "qwen3_omni_moe",
+        "Mistral3ForConditionalGeneration" => "mistral3",
         _ => return None,
     };
+    let gemma = kind.starts_with("gemma3");
     let mut config = Map::new();
     let mut put = |key: &str, value: Value| {
         config.insert(key.to_string(), value);
@@ -143,12 +174,33 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
     put("tie_word_embeddings", json!(m.tied));
     put("max_position_embeddings", json!(m.max_positions));
     put("rope_theta", json!(m.rope_theta?));
-    put("rms_norm_eps", json!(if kind.starts_with("qwen") { 1e-6 } else { 1e-5 }));
-    put("hidden_act", json!("silu"));
+    let fine = gemma || kind.starts_with("qwen") || kind == "minimax_m2";
+    put("rms_norm_eps", json!(if fine { 1e-6 } else { 1e-5 }));
+    put("hidden_act", json!(if gemma { "gelu_pytorch_tanh" } else { "silu" }));
     put("torch_dtype", json!("bfloat16"));
     put("eos_token_id", json!(m.eos));
-    if let Some(text) = &m.rope_scaling {
-        put("rope_scaling", rope(text)?);
+    for part in m.rope_scaling.iter().flat_map(|text| text.split("; ")) {
+        if let Some(theta) = part.strip_prefix("local theta ") {
+            put("rope_local_base_freq", json!(theta.parse::<f64>().ok()?));
+        } else if let Some(turned) = part.strip_prefix("partial rotary: rotary_dim ") {
+            put("rotary_dim", json!(turned.parse::<u64>().ok()?));
+        } else {
+            put("rope_scaling", rope(part)?);
+        }
+    }
+    if let (Some(window), true) = (m.sliding_window, gemma || kind == "gpt_oss") {
+        put("sliding_window", json!(window));
+    }
+    if gemma {
+        // Scores are by the size of a head, in the largest model by hidden size over heads.
+        let even = m.hidden / m.heads;
+        put("query_pre_attn_scalar", json!(if m.hidden > 5000 { even } else { 256 }));
+    }
+    if m.multimodal {
+        put("vision_config", json!({}));
+    }
+    if m.qkv_bias && matches!(kind, "gpt_oss" | "glm4_moe") {
+        put("attention_bias", json!(true));
     }
     if let Some(l) = m.latent {
         put("q_lora_rank", json!(l.q.unwrap_or(0)));
@@ -157,7 +209,10 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
         put("qk_nope_head_dim", json!(l.nope));
         put("v_head_dim", json!(l.value));
     }
-    if let (Some(e), "deepseek_v3" | "glm4_moe_lite") = (m.experts, kind) {
+    if let (Some(e), "gpt_oss" | "minimax_m2") = (m.experts, kind) {
+        put("num_local_experts", json!(e.number));
+        put("num_experts_per_tok", json!(e.top_k));
+    } else if let (Some(e), "deepseek_v3" | "glm4_moe_lite" | "glm4_moe") = (m.experts, kind) {
         put("n_routed_experts", json!(e.number));
         put("num_experts_per_tok", json!(e.top_k));
         put("moe_intermediate_size", json!(e.ffn));
@@ -174,13 +229,24 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
     Some(Value::Object(config).to_string())
 }
 
-/// A `rope_scaling` map of `llama3 factor 8 low 1 high 4 orig 8192`.
+/// A `rope_scaling` map of `llama3 factor 8 low 1 high 4 orig 8192`, or of `mrope [16;24;24]`.
 fn rope(text: &str) -> Option<Value> {
     let mut words = text.split(' ');
     let mut map = Map::new();
-    map.insert("rope_type".into(), json!(words.next()?));
+    let kind = words.next()?;
+    map.insert("rope_type".into(), json!(kind));
+    if kind == "mrope" {
+        let sizes = words.next()?.trim_matches(['[', ']']).split(';');
+        let sizes: Result<Vec<u64>, _> = sizes.map(str::parse).collect();
+        map.insert("mrope_section".into(), json!(sizes.ok()?));
+        return words.next().is_none().then_some(Value::Object(map));
+    }
     while let (Some(word), Some(number)) = (words.next(), words.next()) {
         let key = match word {
+            "truncate" => {
+                map.insert(word.into(), json!(number.parse::<bool>().ok()?));
+                continue;
+            }
             "factor" => "factor",
             "low" => "low_freq_factor",
             "high" => "high_freq_factor",

@@ -95,8 +95,8 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
         }
         Op::AttentionCached { attn } => {
             let pair = 2.0 * (size(attn.hd) + size(attn.vd));
-            let window = attn.window.map_or(f64::INFINITY, |w| w as f64);
-            let keys = context(g, attn, size).min(window);
+            let all = context(g, attn, size);
+            let keys = over_layers(attn, |w| w.map_or(all, |w| all.min(w as f64)));
             cost.flops = dims(&[attn.tok, attn.q]) * keys * pair
         }
         Op::LogProb { .. } => cost.flops = 4.0 * widest,
@@ -142,10 +142,16 @@ fn around(attn: &Attention, bytes: f64) -> f64 {
 /// Mean number of keys a token of a whole sequence sees: half of them, of a window those inside it.
 fn causal(g: &Graph, attn: &Attention, size: &dyn Fn(DimId) -> f64) -> f64 {
     let all = context(g, attn, size);
-    match attn.window.map(|w| w as f64) {
+    over_layers(attn, |window| match window.map(|w| w as f64) {
         Some(w) if w < all => w * (1.0 - w / (2.0 * all)),
         _ => all / 2.0,
-    }
+    })
+}
+
+/// Mean over the layers of a number that depends on their window.
+fn over_layers(attn: &Attention, of: impl Fn(Option<usize>) -> f64) -> f64 {
+    let windows = attn.window.items();
+    windows.iter().map(|w| of(*w)).sum::<f64>() / windows.len() as f64
 }
 
 /// Mean number of tokens of a sequence, at least one; those of all ranks of a ring.

@@ -267,6 +267,16 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
                     );
                 }
             }
+            if args.len() > 3 && dims(3) != [attn.q] {
+                return err(
+                    &[3],
+                    format!(
+                        "attention takes a sink per query head, {}, got {}",
+                        show_dims(g, &[attn.q]),
+                        show_dims(g, dims(3))
+                    ),
+                );
+            }
             let o = Type::f32([attn.tok, attn.q, attn.vd]);
             vec![o, Type::f32([attn.tok, attn.q])]
         }

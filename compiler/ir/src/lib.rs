@@ -7,6 +7,7 @@
 //! Depends on `nrl-base` alone; no I/O.
 
 pub mod cost;
+pub mod cycle;
 pub mod dim;
 pub mod graph;
 pub mod host;
@@ -20,6 +21,7 @@ pub mod text;
 pub mod types;
 pub mod verify;
 
+pub use cycle::Cycle;
 pub use dim::{Dim, DimId, Dims, Extent, Routed, Shard};
 pub use graph::{Block, Graph, Node, ParamDecl, ParamId, ValueId};
 pub use mesh::{Axis, Mesh, View};

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cycle::Cycle;
 use crate::dim::DimId;
 use crate::graph::{Block, ParamId};
 use crate::kernel::Kernel;
@@ -112,14 +113,16 @@ pub enum Op {
     Recur { dim: DimId, back: bool },
     /// `(x)`: rotary embedding over `hd` in the half-split form of GPT-NeoX and Hugging Face
     /// (`x1 = x[..hd/2]`, `x2 = x[hd/2..]`) at the position of each token in its sequence.
-    /// `inverse` turns the other way: the gradient.
-    Rope { tok: DimId, hd: DimId, inv_freq: Vec<f64>, scale: f64, inverse: bool },
-    /// `(q[tok,q,hd], k[tok,kv,hd], v[tok,kv,vd]) -> (o[tok,q,vd], lse[tok,q])`: causal softmax
-    /// attention within each sequence. Query head `i` reads key/value head `i / (q/kv)`.
+    /// `inverse` turns the other way: the gradient. With fewer frequencies than `hd/2` only the first
+    /// `2 * inv_freq` numbers of a head are turned. Layers of a loop may have frequencies in turn.
+    Rope { tok: DimId, hd: DimId, inv_freq: Cycle<Vec<f64>>, scale: f64, inverse: bool },
+    /// `(q[tok,q,hd], k[tok,kv,hd], v[tok,kv,vd], sink[q]?) -> (o[tok,q,vd], lse[tok,q])`: causal softmax
+    /// attention within each sequence. Query head `i` reads key/value head `i / (q/kv)`. `exp(sink)`
+    /// stands in the sum of each row, and so in `lse`, without a value of its own (gpt-oss 2025).
     Attention { attn: Attention },
     /// `(q, k, v, o, lse, do) -> (dq, dk, dv)`.
     AttentionGrad { attn: Attention },
-    /// `(q, k, v) -> o`: the same with keys and values of earlier tokens taken from, and these
+    /// `(q, k, v, sink?) -> o`: the same with keys and values of earlier tokens taken from, and these
     /// appended to, the cache of each sequence; derived from `Attention`, never written.
     AttentionCached { attn: Attention },
     /// `(logits[r.., vocab], labels: id(vocab)[r..], inv_temperature[]) -> (lp[r..], lse[r..], entropy[r..])`
@@ -174,8 +177,9 @@ pub struct Attention {
     pub vd: DimId,
     /// Multiplies `q . k`; `1 / sqrt(head_dim)` as a rule.
     pub scale: f64,
-    /// Each token sees itself and the `window - 1` tokens before it; all of them if `None`.
-    pub window: Option<usize>,
+    /// Each token sees itself and the `window - 1` tokens before it; all of them if `None`. Layers of a
+    /// loop may differ.
+    pub window: Cycle<Option<usize>>,
     /// The ranks over which the tokens of a sequence are cut: their keys and values go around.
     pub ring: Option<Ring>,
 }

@@ -169,7 +169,11 @@ impl Checker<'_> {
 
     /// Number and kind of operands.
     fn operands(&self, node: &Node) -> Check {
-        if let Some(want) = arity(&node.op) {
+        if matches!(node.op, Op::Attention { .. } | Op::AttentionCached { .. }) {
+            // The sink may be there or not.
+            let n = node.args.len();
+            ensure(n == 3 || n == 4, || format!("{n} operands instead of 3 or 4"))?;
+        } else if let Some(want) = arity(&node.op) {
             ensure(node.args.len() == want, || {
                 format!("{} operands instead of {want}", node.args.len())
             })?;
@@ -251,7 +255,8 @@ impl Checker<'_> {
             }
             Op::Fused { kernel } => self.kernel(kernel, node),
             Op::Rope { hd, inv_freq, .. } => {
-                let fits = self.g.dims.size(*hd).is_some_and(|n| 2 * inv_freq.len() <= n);
+                let most = inv_freq.items().iter().map(Vec::len).max().unwrap_or(0);
+                let fits = self.g.dims.size(*hd).is_some_and(|n| 2 * most <= n);
                 ensure(fits, || "rope turns more numbers than a head has".into())
             }
             Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } => {
@@ -392,11 +397,13 @@ fn arity(op: &Op) -> Option<usize> {
         | Op::Index { .. }
         | Op::ScatterAdd { .. }
         | Op::Recur { .. } => 2,
-        Op::Select | Op::Attention { .. } | Op::AttentionCached { .. } | Op::LogProb { .. } => 3,
+        Op::Select | Op::LogProb { .. } => 3,
         Op::LogProbHead { .. } => 4,
         Op::AttentionGrad { .. } => 6,
         Op::LogProbGrad { .. } => 7,
         Op::LogProbHeadGrad { .. } => 8,
-        Op::Scan { .. } | Op::Fused { .. } => return None,
+        Op::Attention { .. } | Op::AttentionCached { .. } | Op::Scan { .. } | Op::Fused { .. } => {
+            return None;
+        }
     })
 }

@@ -2,54 +2,152 @@
 
 use serde_json::{Map, Value};
 
+/// The configuration of the language model, where that is a part of a model that reads images or sound too.
+fn language_part(config: &Value) -> Option<&Map<String, Value>> {
+    let inner = config.get("thinker_config").unwrap_or(config);
+    ["text_config", "llm_config"].iter().find_map(|key| inner.get(key)?.as_object())
+}
+
+/// Whether a model reads more than text.
+pub fn is_multimodal(config: &Value) -> bool {
+    let beside = ["vision_config", "audio_config", "thinker_config"];
+    language_part(config).is_some() || beside.iter().any(|key| config.get(key).is_some())
+}
+
+/// How a checkpoint's weights are packed, such as `mxfp4`; none if they are plain numbers.
+pub fn quantized(config: &Value) -> Option<&str> {
+    let by = config.get("quantization_config").filter(|q| !q.is_null())?;
+    Some(by.get("quant_method").and_then(Value::as_str).unwrap_or("an unnamed method"))
+}
+
+/// What an architecture has that no model of the library can say.
+pub fn beyond(architecture: &str) -> Option<&'static str> {
+    let known = [
+        ("Qwen3_5", "most of its layers are linear attention (gated delta net)"),
+        ("Qwen3Next", "most of its layers are linear attention (gated delta net)"),
+        ("Gemma4", "its layers have heads of two sizes, and keys that are values too"),
+        ("GlmMoeDsa", "an indexer chooses which keys each token sees"),
+        ("Phi3", "it stretches positions by a factor for each pair (longrope)"),
+    ];
+    known.iter().find(|(name, _)| architecture.starts_with(name)).map(|(_, why)| *why)
+}
+
 /// Puts newer spellings into the older ones and refuses what would act and is not supported.
 /// Returns the object, or a sentence that says what is wrong.
 pub fn normalize(config: &Value) -> Result<Map<String, Value>, String> {
-    let Value::Object(o) = config else { return Err("config.json does not hold an object".into()) };
-    let mut o = o.clone();
-    if let Some(Value::Object(rope)) = o.get("rope_parameters").cloned() {
-        if let Some(theta) = rope.get("rope_theta") {
-            o.insert("rope_theta".into(), theta.clone());
-        }
-        if rope.get("rope_type").and_then(Value::as_str).is_some_and(|t| t != "default") {
-            o.insert("rope_scaling".into(), Value::Object(rope));
-        }
+    let Value::Object(whole) = config else {
+        return Err("config.json does not hold an object".into());
+    };
+    let mut o = whole.clone();
+    if let Some(part) = language_part(config) {
+        o.extend(part.clone().into_iter().filter(|(key, _)| key != "architectures"));
     }
-    if let Some(Value::Object(scaling)) = o.get("rope_scaling").cloned() {
-        let mut scaling = scaling;
-        if let Some(t) = scaling.get("type").cloned() {
-            scaling.entry("rope_type").or_insert(t);
-        }
-        let kind =
-            scaling.get("rope_type").and_then(Value::as_str).unwrap_or("default").to_string();
-        let yarn = kind == "yarn" && o.contains_key("kv_lora_rank");
-        if !yarn && !["default", "linear", "llama3"].contains(&kind.as_str()) {
-            return Err(format!(
-                "rope scaling `{kind}` is not supported; default, linear and llama3 are"
-            ));
-        }
-        o.insert("rope_scaling".into(), Value::Object(scaling));
-    }
-    if let Some(act) = o.get("hidden_act").and_then(Value::as_str)
-        && act != "silu"
-    {
-        return Err(format!("hidden_act is `{act}`; these models use `silu`"));
+    let name = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or("").to_string();
+    positions(&mut o)?;
+    scaling(&mut o)?;
+    let act = ["hidden_activation", "hidden_act"].iter().find_map(|key| o.get(*key)?.as_str());
+    let wanted = if name.starts_with("Gemma3") { "gelu_pytorch_tanh" } else { "silu" };
+    if let Some(act) = act.filter(|act| *act != wanted) {
+        return Err(format!("hidden_act is `{act}`; these models use `{wanted}`"));
     }
     if o.get("mlp_bias").and_then(Value::as_bool) == Some(true) {
         return Err("mlp_bias is true; a bias in the feed-forward block is not supported".into());
+    }
+    for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(cap) = o.get(key).filter(|v| !v.is_null()) {
+            return Err(format!("{key} is {cap}; logits that are capped are not supported"));
+        }
+    }
+    if o.get("use_bidirectional_attention").and_then(Value::as_bool) == Some(true) {
+        return Err("use_bidirectional_attention is true; attention here is causal".into());
     }
     let step = o.get("decoder_sparse_step").and_then(Value::as_u64).unwrap_or(1);
     let dense = o.get("mlp_only_layers").and_then(Value::as_array).is_some_and(|l| !l.is_empty());
     if step != 1 || dense {
         return Err("only some layers have experts; a mixture in every layer is supported".into());
     }
+    let partial = o.get("partial_rotary_factor").and_then(Value::as_f64).unwrap_or(1.0);
+    if partial != 1.0 && name != "Glm4MoeForCausalLM" {
+        return Err(format!("partial_rotary_factor is {partial}; these models turn whole heads"));
+    }
+    // Where only some layers have a window, the model itself says which.
+    if !["Gemma3", "GptOss"].iter().any(|family| name.starts_with(family)) {
+        window(&mut o);
+    }
+    Ok(o)
+}
+
+/// Bases and scalings of positions from `rope_parameters`, also where kinds of layers have their own.
+fn positions(o: &mut Map<String, Value>) -> Result<(), String> {
+    let Some(Value::Object(said)) = o.get("rope_parameters").cloned() else { return Ok(()) };
+    let kind = |key: &str| said.get(key).and_then(Value::as_object);
+    let all = kind("full_attention").unwrap_or(&said);
+    if let Some(near) = kind("sliding_attention") {
+        if near.get("rope_type").and_then(Value::as_str).is_some_and(|t| t != "default") {
+            return Err(
+                "positions of layers with a window are scaled, which is not supported".into()
+            );
+        }
+        o.insert(
+            "rope_local_base_freq".into(),
+            near.get("rope_theta").cloned().unwrap_or(Value::Null),
+        );
+    }
+    for key in ["rope_theta", "partial_rotary_factor"] {
+        if let Some(value) = all.get(key) {
+            o.insert(key.into(), value.clone());
+        }
+    }
+    if all.get("rope_type").and_then(Value::as_str).is_some_and(|t| t != "default") {
+        o.insert("rope_scaling".into(), Value::Object(all.clone()));
+    }
+    Ok(())
+}
+
+/// The scaling of positions under its newer key. Of text alone, positions in three directions are all the same.
+fn scaling(o: &mut Map<String, Value>) -> Result<(), String> {
+    let Some(Value::Object(mut scaling)) = o.get("rope_scaling").cloned() else { return Ok(()) };
+    if let Some(t) = scaling.get("type").cloned() {
+        scaling.entry("rope_type").or_insert(t);
+    }
+    let kind = scaling.get("rope_type").and_then(Value::as_str).unwrap_or("default").to_string();
+    if kind == "mrope" {
+        scaling.insert("rope_type".into(), "default".into());
+    } else if !["default", "linear", "llama3", "yarn"].contains(&kind.as_str()) {
+        return Err(format!(
+            "rope scaling `{kind}` is not supported; default, linear, llama3 and yarn are"
+        ));
+    }
+    if kind == "yarn" {
+        sharpened(o, &mut scaling);
+    }
+    o.insert("rope_scaling".into(), Value::Object(scaling));
+    Ok(())
+}
+
+/// What `yarn` leaves to be worked out: the context it starts from, and what multiplies turned queries and keys
+/// (transformers, `modeling_rope_utils`).
+fn sharpened(o: &Map<String, Value>, scaling: &mut Map<String, Value>) {
+    if let Some(positions) = o.get("max_position_embeddings") {
+        scaling.entry("original_max_position_embeddings").or_insert(positions.clone());
+    }
+    let number = |key: &str| scaling.get(key).and_then(Value::as_f64).filter(|x| *x != 0.0);
+    if let (Some(factor), Some(one), Some(all)) =
+        (number("factor"), number("mscale"), number("mscale_all_dim"))
+    {
+        let of = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
+        scaling.entry("attention_factor").or_insert((of(one) / of(all)).into());
+    }
+}
+
+/// A window that every layer has is only left alone where no sequence is longer.
+fn window(o: &mut Map<String, Value>) {
     let context = o.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(u64::MAX);
     let window = o.get("sliding_window").and_then(Value::as_u64);
     let used = o.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(true);
     if let Some(w) = window.filter(|w| used && *w < context) {
         o.insert("max_position_embeddings".into(), w.into());
     }
-    Ok(o)
 }
 
 /// Sets keys anew, those inside of an object one by one.

@@ -93,7 +93,7 @@ impl<'a> Elab<'a, '_> {
                         "{file} asks for the architecture `{name}`, which std.models does not have"
                     ),
                 )
-                .label(sp, "this model")
+                .label(sp, config::beyond(&name).unwrap_or("this model"))
                 .help(help),
             );
         };
@@ -127,11 +127,25 @@ impl<'a> Elab<'a, '_> {
             self.later(self.user_span(sh), what, "this head");
         }
         let info = ModelInfo { scalar, ..ModelInfo::new(module, item, cfg, valid) };
+        self.unread(&model.config, sp);
         let made = self.push_model(model, info, sp)?;
         if let (Val::Model(m), true) = (&made, bf16) {
             self.out.facts.models[*m].bf16 = true;
         }
         Ok(made)
+    }
+
+    /// What a checkpoint holds beside the weights of a language model, or instead of them, and runs do not read.
+    fn unread(&mut self, config: &serde_json::Value, span: Span) {
+        let span = self.user_span(span);
+        if config::is_multimodal(config) {
+            let what = "images and sound are not read: this is planned as its language model, and does not run yet";
+            self.later(span, what, "this model");
+        }
+        if let Some(method) = config::quantized(config) {
+            let what = format!("weights packed as {method} are not read yet");
+            self.later(span, &what, "this model");
+        }
     }
 
     /// The `config.json` of a published model that is not here.
@@ -153,7 +167,8 @@ impl<'a> Elab<'a, '_> {
         let Some(text) = facts.config_json() else {
             let what =
                 format!("`{name}` is a {}, which std.models does not have", facts.architecture);
-            return self.error("unsupported-architecture", span, what, "this model");
+            let label = config::beyond(&facts.architecture).unwrap_or("this model");
+            return self.error("unsupported-architecture", span, what, label);
         };
         let what = format!(
             "the weights of `{name}` are not here; its dims are those of the table of published models"

@@ -239,6 +239,10 @@ impl<'a> Elab<'a, '_> {
     ) -> El<serde_json::Value> {
         let mut json = self.constants(cfg, span)?.to_json();
         let architecture = match family {
+            "gemma3" => "Gemma3ForCausalLM",
+            "glm4_moe" => "Glm4MoeForCausalLM",
+            "gpt_oss" => "GptOssForCausalLM",
+            "minimax_m2" => "MiniMaxM2ForCausalLM",
             "qwen2" => "Qwen2ForCausalLM",
             "qwen3" => "Qwen3ForCausalLM",
             "qwen3_moe" => "Qwen3MoeForCausalLM",
@@ -247,12 +251,20 @@ impl<'a> Elab<'a, '_> {
             "gpt" => "GPT",
             _ => "LlamaForCausalLM",
         };
-        let known = ["qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3", "gpt"];
-        let kind = if known.contains(&family) { family } else { "llama" };
+        let kind = match family {
+            "gemma3" => "gemma3_text",
+            "qwen2" | "qwen3" | "qwen3_moe" | "mixtral" | "deepseek_v3" | "gpt" | "glm4_moe"
+            | "gpt_oss" | "minimax_m2" => family,
+            _ => "llama",
+        };
         if let Some(o) = json.as_object_mut() {
             o.insert("architectures".into(), serde_json::json!([architecture]));
             o.insert("model_type".into(), kind.into());
-            o.insert("hidden_act".into(), "silu".into());
+            let act = if family == "gemma3" { "gelu_pytorch_tanh" } else { "silu" };
+            o.insert("hidden_act".into(), act.into());
+            if family == "gemma3" {
+                o.insert("hidden_activation".into(), act.into());
+            }
             o.insert("eos_token_id".into(), eos.into());
         }
         Ok(json)
@@ -479,7 +491,7 @@ impl<'a> Elab<'a, '_> {
                 Some(order) => order.iter().map(|i| declared[*i]).collect(),
                 None => declared.clone(),
             };
-            let head = |d| matches!(b.graph.dims.name(d), "hd" | "vd" | "khd");
+            let head = |d| matches!(b.graph.dims.name(d), "hd" | "vd" | "khd" | "pair");
             let checkpoint_dims = merged(&declared, head);
             let trained = info.lora.is_none() && !info.frozen.contains(&name);
             let decl = ParamDecl { name, dims, repeat, checkpoint, checkpoint_dims, trained };
@@ -638,7 +650,8 @@ fn pick(from: &str, k: usize, n: usize) -> Option<String> {
     }
 }
 
-/// Checkpoint dims: the head size is stored merged with the heads before it, as Hugging Face does.
+/// Checkpoint dims: the head size is stored merged with the heads before it, as Hugging Face does, and pairs with the
+/// dim that they belong to.
 fn merged(dims: &[DimId], is_head_size: impl Fn(DimId) -> bool) -> Vec<Vec<DimId>> {
     let mut out: Vec<Vec<DimId>> = vec![];
     for d in dims {

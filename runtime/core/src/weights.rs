@@ -239,6 +239,8 @@ pub enum Source {
         seed: u64,
         model: String,
         std: f64,
+        /// What norms start at: 1, or 0 where a model takes `1 + weight`.
+        norms: f32,
     },
     /// Tensors in file order by name, as a checkpoint of a run holds them.
     Read(Reader),
@@ -255,7 +257,9 @@ impl Source {
                 checkpoint.read_f32(&name).map_err(|e| RunError::new(e.code(), e.to_string()))?
             }
             Source::Read(read) => read(&name)?,
-            Source::Fresh { seed, model, std } => fresh(*seed, model, decl, &name, *std, count),
+            Source::Fresh { seed, model, std, norms } => {
+                fresh((*seed, model), decl, &name, (*std, *norms), count)
+            }
         };
         if file.len() != count {
             let (shape, found) = (&stored.shape, file.len());
@@ -268,9 +272,16 @@ impl Source {
     }
 }
 
-fn fresh(seed: u64, model: &str, decl: &ParamDecl, name: &str, std: f64, count: usize) -> Vec<f32> {
+fn fresh(
+    (seed, model): (u64, &str),
+    decl: &ParamDecl,
+    name: &str,
+    (std, norms): (f64, f32),
+    count: usize,
+) -> Vec<f32> {
     if is_vector(decl) {
-        return vec![if name.ends_with("bias") { 0.0 } else { 1.0 }; count];
+        let still = ["bias", "sinks"].iter().any(|end| name.ends_with(end));
+        return vec![if still { 0.0 } else { norms }; count];
     }
     let mut out = vec![0.0; count];
     Stream::param(seed, &format!("{model}/{name}")).fill_normal(Use::Init, 0, &mut out);
@@ -401,13 +412,18 @@ mod tests {
             checkpoint_dims: vec![vec![], vec![]],
             trained: true,
         };
-        let one = fresh(3, "policy", &decl(None), "l.0.w", 0.02, 64);
-        assert_eq!(one, fresh(3, "policy", &decl(Some(("layers".into(), 4))), "l.0.w", 0.02, 64));
-        assert_ne!(one, fresh(3, "policy", &decl(None), "l.1.w", 0.02, 64));
-        assert_ne!(one, fresh(4, "policy", &decl(None), "l.0.w", 0.02, 64));
+        let of = |seed, decl: &ParamDecl, name: &str| {
+            fresh((seed, "policy"), decl, name, (0.02, 1.0), 64)
+        };
+        let one = of(3, &decl(None), "l.0.w");
+        assert_eq!(one, of(3, &decl(Some(("layers".into(), 4))), "l.0.w"));
+        assert_ne!(one, of(3, &decl(None), "l.1.w"));
+        assert_ne!(one, of(4, &decl(None), "l.0.w"));
         let norm = ParamDecl { checkpoint_dims: vec![vec![]], ..decl(None) };
-        assert_eq!(fresh(3, "policy", &norm, "norm.weight", 0.02, 2), [1.0, 1.0]);
-        assert_eq!(fresh(3, "policy", &norm, "q_proj.bias", 0.02, 2), [0.0, 0.0]);
+        assert_eq!(of(3, &norm, "norm.weight"), [1.0; 64]);
+        assert_eq!(of(3, &norm, "q_proj.bias"), [0.0; 64]);
+        let around_one = fresh((3, "policy"), &norm, "norm.weight", (0.02, 0.0), 2);
+        assert_eq!(around_one, [0.0, 0.0]);
     }
 
     proptest! {

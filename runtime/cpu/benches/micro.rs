@@ -127,7 +127,8 @@ fn attentions(threads: &Threads, peak: f64, shape: &dyn Fn(&str) -> bool) {
             numbers(n * h.q * h.hd),
         );
         let (mut o, mut lse) = (vec![0.0; q.len()], vec![0.0; n * h.q]);
-        let f = best(|| attention::forward(threads, h, &offsets, [&q, &k, &v], &mut o, &mut lse));
+        let f =
+            best(|| attention::forward(threads, h, &offsets, [&q, &k, &v], None, &mut o, &mut lse));
         let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]);
         let saved = Saved { q: &q, k: &k, v: &v, o: &o, lse: &lse, d_o: &d_o };
         let b =
@@ -154,8 +155,9 @@ fn attentions(threads: &Threads, peak: f64, shape: &dyn Fn(&str) -> bool) {
     let offsets: Vec<u32> = (0..=slots as u32).collect();
     let (bases, place) = (vec![past; slots], (0..slots as u32).collect::<Vec<_>>());
     let c = Cached { offsets: &offsets, bases: &bases, slots: &place, context };
-    let s =
-        best(|| attention::cached(threads, smol, &c, [&q, &k, &k], &mut keys, &mut values, &mut o));
+    let s = best(|| {
+        attention::cached(threads, smol, &c, [&q, &k, &k], None, &mut keys, &mut values, &mut o)
+    });
     let bytes = (2 * slots * past as usize * width * 4) as f64;
     println!(
         "attention decode 16 rows at 300     {:8.1} us   {:.1} GB/s of cache",

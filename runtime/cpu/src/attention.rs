@@ -73,12 +73,14 @@ fn segments(offsets: &[u32]) -> usize {
     offsets.len().saturating_sub(1)
 }
 
-/// `o` and `lse` of packed sequences; `offsets` cut the tokens into sequences.
+/// `o` and `lse` of packed sequences; `offsets` cut the tokens into sequences. `exp(sink)` of a query head stands in the
+/// sum of its rows.
 pub fn forward(
     threads: &Threads,
     h: Heads,
     offsets: &[u32],
     [q, k, v]: [&[f32]; 3],
+    sink: Option<&[f32]>,
     o: &mut [f32],
     lse: &mut [f32],
 ) {
@@ -89,7 +91,7 @@ pub fn forward(
         let at = (from * h.kv + head) * h.hd;
         let keys = Keys { k: &k[at.min(k.len())..], v: &v[at.min(v.len())..], stride: h.kv * h.hd };
         let rows = Rows { from, count: to - from, head, base: 0 };
-        SCRATCH.with_borrow_mut(|s| attend(h, rows, q, keys, s));
+        SCRATCH.with_borrow_mut(|s| attend(h, rows, q, keys, sink, s));
         SCRATCH.with_borrow(|s| rows.give(h, s, o, Some(lse)));
     });
 }
@@ -109,6 +111,7 @@ pub fn cached(
     h: Heads,
     c: &Cached,
     [q, k, v]: [&[f32]; 3],
+    sink: Option<&[f32]>,
     keys: &mut [f32],
     values: &mut [f32],
     o: &mut [f32],
@@ -128,7 +131,7 @@ pub fn cached(
         let at = c.slots[seg] as usize * c.context * width + head * h.hd;
         let keys = Keys { k: &keys[at..], v: &values[at..], stride: width };
         let rows = Rows { from, count: to - from, head, base: base(seg) };
-        SCRATCH.with_borrow_mut(|s| attend(h, rows, q, keys, s));
+        SCRATCH.with_borrow_mut(|s| attend(h, rows, q, keys, sink, s));
         SCRATCH.with_borrow(|s| rows.give(h, s, o, None));
     });
 }
@@ -177,11 +180,18 @@ impl Rows {
 
 at_level! {
     /// Leaves the results in `s.o` and the log-sums in `s.max`.
-    fn attend(h: Heads, rows: Rows, q: &[f32], keys: Keys<'_>, s: &mut Scratch) = attend_at
+    fn attend(h: Heads, rows: Rows, q: &[f32], keys: Keys<'_>, sink: Option<&[f32]>, s: &mut Scratch) = attend_at
 }
 
 #[inline(always)]
-fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scratch) {
+fn attend_at<V: Vector>(
+    h: Heads,
+    rows: Rows,
+    q: &[f32],
+    keys: Keys,
+    sink: Option<&[f32]>,
+    s: &mut Scratch,
+) {
     let (g, hd) = (h.group(), h.hd);
     rows.take(h, q, &mut s.q);
     let n = rows.count * g;
@@ -229,6 +239,14 @@ fn attend_at<V: Vector>(h: Heads, rows: Rows, q: &[f32], keys: Keys, s: &mut Scr
         }
     }
     for r in 0..n {
+        if let Some(sink) = sink {
+            let logit = sink[rows.head * g + r % g];
+            let top = s.max[r].max(logit);
+            let keep = (s.max[r] - top).exp();
+            s.sum[r] = s.sum[r] * keep + (logit - top).exp();
+            s.o[r * hd..(r + 1) * hd].iter_mut().for_each(|x| *x *= keep);
+            s.max[r] = top;
+        }
         let inverse = 1.0 / s.sum[r];
         s.o[r * hd..(r + 1) * hd].iter_mut().for_each(|x| *x *= inverse);
         s.max[r] += s.sum[r].ln();

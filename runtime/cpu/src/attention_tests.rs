@@ -90,7 +90,7 @@ fn forward_and_backward_agree_with_the_textbook() {
         for threads in [Threads::new(1), Threads::new(2)] {
             let nan = |x: &[f32]| vec![f32::NAN; x.len()];
             let (mut o, mut lse) = (nan(&q), vec![f32::NAN; n * h.q]);
-            forward(&threads, h, offsets, [&q, &k, &v], &mut o, &mut lse);
+            forward(&threads, h, offsets, [&q, &k, &v], None, &mut o, &mut lse);
             close(&o, &want.o, "o");
             close(&lse, &want.lse, "lse");
             let (mut dq, mut dk, mut dv) = (nan(&q), nan(&k), nan(&v));
@@ -107,7 +107,9 @@ fn forward_and_backward_agree_with_the_textbook() {
 
 #[test]
 fn packing_and_decoding_give_the_bits_of_one_sequence() {
-    for (h, offsets) in CASES {
+    for ((h, offsets), sunk) in CASES.into_iter().flat_map(|c| [(c, false), (c, true)]) {
+        let sinks = numbers(8, h.q);
+        let sink = sunk.then_some(&sinks[..]);
         let n = offsets
             .iter()
             .copied()
@@ -120,7 +122,7 @@ fn packing_and_decoding_give_the_bits_of_one_sequence() {
         let (k, v) = (numbers(6, n * h.kv * h.hd), numbers(7, n * h.kv * h.hd));
         let whole = [0, n as u32];
         let (mut o, mut lse) = (vec![0.0; q.len()], vec![0.0; n * h.q]);
-        forward(&threads, h, &whole, [&q, &k, &v], &mut o, &mut lse);
+        forward(&threads, h, &whole, [&q, &k, &v], sink, &mut o, &mut lse);
 
         // Twice the sequence, packed.
         let twice = |x: &[f32]| [x, x].concat();
@@ -130,6 +132,7 @@ fn packing_and_decoding_give_the_bits_of_one_sequence() {
             h,
             &[0, n as u32, 2 * n as u32],
             [&twice(&q), &twice(&k), &twice(&v)],
+            sink,
             &mut o2,
             &mut lse2,
         );
@@ -151,7 +154,7 @@ fn packing_and_decoding_give_the_bits_of_one_sequence() {
                 context: n + 2,
             };
             let step = [&q[a * rq..b * rq], &k[a * rk..b * rk], &v[a * rk..b * rk]];
-            cached(&threads, h, &c, step, &mut keys, &mut values, &mut got[a * rq..b * rq]);
+            cached(&threads, h, &c, step, sink, &mut keys, &mut values, &mut got[a * rq..b * rq]);
         }
         assert_eq!(got, o);
     }

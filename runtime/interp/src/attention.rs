@@ -42,6 +42,11 @@ impl Interp<'_> {
         Ok(out)
     }
 
+    /// The layer whose turn it is; 0 outside of loops.
+    pub(crate) fn current_layer(&self) -> usize {
+        self.layers.last().map_or(0, |(_, layer)| *layer)
+    }
+
     fn sequences(&self, r: usize, tok: DimId) -> Result<Vec<usize>, Error> {
         match self.ranks[r].bind.offsets.get(&tok) {
             Some(offsets) => Ok(offsets.clone()),
@@ -111,13 +116,16 @@ impl Interp<'_> {
             (self.tensor(r, args[0])?, self.tensor(r, args[1])?, self.tensor(r, args[2])?);
         let mut o = Tensor::filled(vec![q.shape[0], n.q, n.vd], 0.0);
         let mut lse = Tensor::filled(q.shape[..2].to_vec(), 0.0);
+        let sink = args.get(3).map(|s| self.tensor(r, *s)).transpose()?;
+        let window = *attn.window.at(self.current_layer());
         for h in self.heads(r, attn, &n)? {
             for i in h.first..h.last {
                 let qi = row(q, n.q, n.hd, i, h.q);
-                let start = first_key(attn, i - h.first) + h.first;
-                let scores: Vec<f64> = (start..=i)
+                let start = first_key(window, i - h.first) + h.first;
+                let mut scores: Vec<f64> = (start..=i)
                     .map(|j| attn.scale * dot(qi, row(k, n.kv, n.hd, j, h.kv)))
                     .collect();
+                scores.extend(sink.map(|s| s.data[h.q]));
                 let sum = log_sum_exp(&scores);
                 lse.data[i * n.q + h.q] = sum;
                 for (j, s) in (start..=i).zip(&scores) {
@@ -142,11 +150,12 @@ impl Interp<'_> {
         };
         let zeros = |x: &Tensor| Tensor::filled(x.shape.clone(), 0.0);
         let (mut dq, mut dk, mut dv) = (zeros(q), zeros(k), zeros(v));
+        let window = *attn.window.at(self.current_layer());
         for h in self.heads(r, attn, &n)? {
             for i in h.first..h.last {
                 let (qi, gi) = (row(q, n.q, n.hd, i, h.q), row(d_o, n.q, n.vd, i, h.q));
                 let mean = dot(gi, row(o, n.q, n.vd, i, h.q));
-                for j in first_key(attn, i - h.first) + h.first..=i {
+                for j in first_key(window, i - h.first) + h.first..=i {
                     let (kj, vj) = (row(k, n.kv, n.hd, j, h.kv), row(v, n.kv, n.vd, j, h.kv));
                     let p = (attn.scale * dot(qi, kj) - lse.data[i * n.q + h.q]).exp();
                     let ds = attn.scale * p * (dot(gi, vj) - mean);
@@ -171,7 +180,9 @@ impl Interp<'_> {
             self.tensor(r, args[1])?.clone(),
             self.tensor(r, args[2])?.clone(),
         );
-        let layer = self.layers.last().map_or(0, |(_, l)| *l);
+        let sink = args.get(3).map(|s| self.tensor(r, *s).cloned()).transpose()?;
+        let layer = self.current_layer();
+        let window = *attn.window.at(layer);
         let (width, values_width) = (n.kv * n.hd, n.kv * n.vd);
         let mut o = Tensor::filled(vec![q.shape[0], n.q, n.vd], 0.0);
         for (s, range) in self.sequences(r, attn.tok)?.windows(2).enumerate() {
@@ -187,13 +198,14 @@ impl Interp<'_> {
             }
             for i in range[0]..range[1] {
                 let position = base + i - range[0];
-                let start = first_key(attn, position);
+                let start = first_key(window, position);
                 for head in 0..n.q {
                     let kv = head / (n.q / n.kv);
                     let at = |j: usize| j * width + kv * n.hd..j * width + (kv + 1) * n.hd;
                     let qi = row(&q, n.q, n.hd, i, head);
-                    let scores: Vec<f64> =
+                    let mut scores: Vec<f64> =
                         (start..=position).map(|j| attn.scale * dot(qi, &keys[at(j)])).collect();
+                    scores.extend(sink.as_ref().map(|s| s.data[head]));
                     let sum = log_sum_exp(&scores);
                     for (j, score) in (start..=position).zip(&scores) {
                         let p = (score - sum).exp();
@@ -208,8 +220,8 @@ impl Interp<'_> {
 }
 
 /// First position that the token at `position` sees.
-fn first_key(attn: &Attention, position: usize) -> usize {
-    attn.window.map_or(0, |w| (position + 1).saturating_sub(w))
+fn first_key(window: Option<usize>, position: usize) -> usize {
+    window.map_or(0, |w| (position + 1).saturating_sub(w))
 }
 
 fn row(t: &Tensor, heads: usize, hd: usize, tok: usize, head: usize) -> &[f64] {

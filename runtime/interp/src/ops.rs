@@ -51,7 +51,7 @@ impl Interp<'_> {
                 let turn = crate::attention::Turn {
                     tok: *tok,
                     hd: *hd,
-                    inv_freq,
+                    inv_freq: inv_freq.at(self.current_layer()),
                     scale: *scale,
                     inverse: *inverse,
                 };

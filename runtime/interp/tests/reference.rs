@@ -117,7 +117,8 @@ fn rotary_embedding() {
         let rows = [vec![0.0; 3 * x.len()], x.clone()].concat();
         let v = t.input(Type::f32([tok, hd]), rows);
         let inv_freq: Vec<f64> = (0..half).map(|j| theta.powf(-(j as f64) / half as f64)).collect();
-        let rope = |inverse| Op::Rope { tok, hd, inv_freq: inv_freq.clone(), scale: 1.0, inverse };
+        let rope =
+            |inverse| Op::Rope { tok, hd, inv_freq: inv_freq.clone().into(), scale: 1.0, inverse };
         let y = t.op(rope(false), &[v])[0];
         close("rotated", &t.value(y)[3 * x.len()..], &want);
         let back = t.op(rope(true), &[y])[0];
@@ -135,13 +136,13 @@ fn attention_by_hand() {
     let queries = t.input(Type::f32([tok, q, hd]), vec![1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
     let keys = t.input(Type::f32([tok, kv, hd]), vec![5.0, 0.0, 2.0_f64.ln(), 3.0_f64.ln()]);
     let values = t.input(Type::f32([tok, kv, hd]), vec![7.0, 6.0, 3.0, 9.0]);
-    let attn = Attention { tok, q, kv, hd, vd: hd, scale: 1.0, window: None, ring: None };
+    let attn = Attention { tok, q, kv, hd, vd: hd, scale: 1.0, window: None.into(), ring: None };
     let o = t.op(Op::Attention { attn: attn.clone() }, &[queries, keys, values]);
     // Weights of the first head are 1; 1 : 2; 1 : 2 : 3.
     close("attention", &t.value(o[0]), &[7.0, 7.0, 6.0, 6.0, 4.0, 4.5, 39.0 / 6.0, 6.0]);
     close("normalisers", &t.value(o[1])[2..6], &[0.0, 0.0, 3.0_f64.ln(), 2.0_f64.ln()]);
     let near = t.op(
-        Op::Attention { attn: Attention { window: Some(2), ..attn } },
+        Op::Attention { attn: Attention { window: Some(2).into(), ..attn } },
         &[queries, keys, values],
     );
     close("window of two", &t.value(near[0])[6..], &[33.0 / 5.0, 6.0]);

@@ -26,6 +26,6 @@ pub mod work;
 pub use memory::peak::{Load, Offload, Peak};
 pub use memory::stack::Stack;
 pub use memory::{
-    Device, Habits, Memory, Precision, Setup, Term, When, generation, host, memory, per_token,
-    phases, profile, stack,
+    Device, Habits, Memory, Precision, Setup, Term, When, generation, host, kept_share, memory,
+    per_token, phases, profile, stack,
 };

@@ -235,6 +235,15 @@ enum Passed {
     Back,
 }
 
+/// Mean number of tokens that a token sees, where without a window it would be `context`: half a sequence.
+fn seen(context: f64, window: Option<usize>) -> f64 {
+    let length = 2.0 * context;
+    match window.map(|w| w as f64) {
+        Some(w) if w < length => w * (1.0 - w / (2.0 * length)),
+        _ => context,
+    }
+}
+
 /// Does the backward pass of the head start here?
 fn gradient_of_head(node: &Node) -> bool {
     matches!(
@@ -323,14 +332,14 @@ impl Count<'_> {
                 kind => put(kind),
             },
             Op::Attention { attn } => {
-                put(self.attention(attn, false));
+                to.extend(self.attention(attn, false));
                 self.ring(attn, node, 1.0, to);
             }
             Op::AttentionGrad { attn } => {
-                put(self.attention(attn, true));
+                to.extend(self.attention(attn, true));
                 self.ring(attn, node, 2.0, to);
             }
-            Op::AttentionCached { attn } => put(self.attention(attn, false)),
+            Op::AttentionCached { attn } => to.extend(self.attention(attn, false)),
             Op::LogProbHead { vocab, d, .. } => {
                 let rows = self.elements(node.outs[0]);
                 let (n, k) = (self.size(*vocab), self.size(*d));
@@ -443,15 +452,25 @@ impl Count<'_> {
         to.push(Item { kind: self.sent(Collective::Ring, &ring.axes, bytes), count: 1.0 });
     }
 
-    fn attention(&self, attn: &Attention, backward: bool) -> Kind {
-        let window = attn.window.map_or(f64::INFINITY, |w| w as f64);
-        Kind::Attention {
-            tokens: self.size(attn.tok),
-            heads: self.size(attn.q),
-            // Products of keys and of values: their mean size.
-            width: (self.size(attn.hd) + self.size(attn.vd)) / 2.0,
-            context: self.sizes.context.min(window),
-            backward,
+    /// An item for each window that layers have in turn, with the share of layers that have it.
+    fn attention(&self, attn: &Attention, backward: bool) -> Vec<Item> {
+        let windows = attn.window.items();
+        let mut items: Vec<Item> = vec![];
+        for window in windows {
+            let kind = Kind::Attention {
+                tokens: self.size(attn.tok),
+                heads: self.size(attn.q),
+                // Products of keys and of values: their mean size.
+                width: (self.size(attn.hd) + self.size(attn.vd)) / 2.0,
+                context: seen(self.sizes.context, *window),
+                backward,
+            };
+            let share = 1.0 / windows.len() as f64;
+            match items.iter_mut().find(|i| i.kind == kind) {
+                Some(item) => item.count += share,
+                None => items.push(Item { kind, count: share }),
+            }
         }
+        items
     }
 }

@@ -2,6 +2,7 @@
 
 use super::lex::Tok;
 use super::parse::{ParseError, Parser};
+use crate::cycle::Cycle;
 use crate::graph::ValueId;
 use crate::kernel::{Access, Instr, Kernel, Output, RowIndex};
 use crate::op::{Attention, BinaryOp, Groups, Op, ReduceOp, Ring, UnaryOp};
@@ -146,7 +147,11 @@ impl Parser {
         self.word("scale")?;
         let scale = self.float()?;
         self.word("freqs")?;
-        let inv_freq = self.list('[', ']', Parser::float)?;
+        let mut tables = vec![];
+        while self.is_mark('[') {
+            tables.push(self.list('[', ']', Parser::float)?);
+        }
+        let inv_freq = Cycle::new(tables).ok_or_else(|| self.fail("rope without freqs".into()))?;
         Ok(Op::Rope { tok, hd, inv_freq, scale, inverse: self.take_word("inverse") })
     }
 
@@ -168,7 +173,19 @@ impl Parser {
         }
         self.word("scale")?;
         let scale = self.float()?;
-        let window = if self.take_word("window") { Some(self.size()?) } else { None };
+        let mut windows = vec![];
+        if self.take_word("window") {
+            loop {
+                if self.take_word("all") {
+                    windows.push(None);
+                } else if matches!(self.peek(), Tok::Number(_)) {
+                    windows.push(Some(self.size()?));
+                } else {
+                    break;
+                }
+            }
+        }
+        let window = Cycle::new(windows).unwrap_or(None.into());
         let [tok, q, kv, hd] = dims;
         let vd = if self.take_word("values") { self.dim()? } else { hd };
         let mut ring = None;

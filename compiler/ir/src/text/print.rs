@@ -203,9 +203,10 @@ impl Printer<'_> {
                 format!(" over {}{}", self.dim(*dim), if *back { " back" } else { "" })
             }
             Op::Rope { tok, hd, inv_freq, scale, inverse } => format!(
-                " on {}, {} scale {scale:?} freqs {inv_freq:?}{}",
+                " on {}, {} scale {scale:?} freqs{}{}",
                 self.dim(*tok),
                 self.dim(*hd),
+                inv_freq.items().iter().map(|f| format!(" {f:?}")).collect::<String>(),
                 if *inverse { " inverse" } else { "" }
             ),
             Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } => {
@@ -238,7 +239,13 @@ impl Printer<'_> {
     }
 
     fn attention(&self, a: &Attention) -> String {
-        let mut rest = a.window.map_or(String::new(), |w| format!(" window {w}"));
+        let mut rest = String::new();
+        if a.window != None.into() {
+            rest += " window";
+            for w in a.window.items() {
+                rest += &w.map_or(" all".into(), |w| format!(" {w}"));
+            }
+        }
         if a.vd != a.hd {
             rest += &format!(" values {}", self.dim(a.vd));
         }

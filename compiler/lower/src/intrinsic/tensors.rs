@@ -1,6 +1,7 @@
 //! Arithmetic, reductions and sequence operations.
 
 use nrl_base::Diagnostic;
+use nrl_ir::Cycle;
 use nrl_ir::host::{Builtin, HostType, Value};
 use nrl_ir::op::{Attention, BinaryOp, Op, ReduceOp, UnaryOp};
 
@@ -387,20 +388,11 @@ impl<'a> Elab<'a, '_> {
         let span = a.span;
         let ((x, sx), (f, sf)) = (a.need("x"), a.need("inv_freq"));
         let t = self.tensor(&x, sx)?;
-        let freqs: Option<Vec<f64>> = match &f {
-            Val::Const(Value::List(items), _) => {
-                items.iter().map(|v| if let Value::Num(x) = v { Some(*x) } else { None }).collect()
-            }
-            _ => None,
+        let scale = match a.take("scale") {
+            Some(g) => self.number(&g.val, g.span, "`scale`")?,
+            None => 1.0,
         };
-        let Some(inv_freq) = freqs else {
-            return self.error(
-                "wrong-type",
-                sf,
-                "`rope` takes a list of inverse frequencies known before the run",
-                "not a list of numbers",
-            );
-        };
+        let inv_freq = self.frequencies(&f, sf)?;
         let b = self.builder(span)?;
         let dims = b.graph.dims_of(t.id).to_vec();
         let (tok, hd) = match (b.has_dim("tok"), dims.last()) {
@@ -415,22 +407,83 @@ impl<'a> Elab<'a, '_> {
             }
         };
         let size = b.graph.dims.bound(hd);
-        if size != 2 * inv_freq.len() {
+        let most = inv_freq.items().iter().map(Vec::len).max().unwrap_or(0);
+        if size < 2 * most {
             let name = b.graph.dims.name(hd).to_string();
             return self.error(
                 "dim-mismatch",
                 sf,
-                format!("{} frequencies do not turn `{name}` of {size}", inv_freq.len()),
-                "half as many as the dim are needed",
+                format!("{most} frequencies do not turn `{name}` of {size}"),
+                "at most half as many as the dim has turn it",
             );
         }
         let id = self.tensor_op(
-            Op::Rope { tok, hd, inv_freq, scale: 1.0, inverse: false },
+            Op::Rope { tok, hd, inv_freq, scale, inverse: false },
             &[t.id],
             &[sx],
             span,
         )?;
         Ok(self.made(id, None))
+    }
+
+    /// A list of inverse frequencies, or a list of such lists that layers take in turn.
+    fn frequencies(&mut self, v: &Val<'a>, span: nrl_base::Span) -> El<Cycle<Vec<f64>>> {
+        let numbers = |v: &Value| -> Option<Vec<f64>> {
+            let Value::List(items) = v else { return None };
+            items.iter().map(|v| if let Value::Num(x) = v { Some(*x) } else { None }).collect()
+        };
+        let tables = match self.constants(v, span)? {
+            Value::List(items) => match items.first() {
+                Some(Value::List(_)) => items.iter().map(numbers).collect(),
+                _ => numbers(&Value::List(items.clone())).map(|one| vec![one]),
+            },
+            _ => None,
+        };
+        match tables.and_then(Cycle::new) {
+            Some(tables) => self.in_turn(tables, span),
+            None => self.error(
+                "wrong-type",
+                span,
+                "`rope` takes a list of inverse frequencies known before the run",
+                "not a list of numbers, nor one of such lists for layers in turn",
+            ),
+        }
+    }
+
+    /// `window: 512`, or a list of windows that layers take in turn, `none` where a layer has none.
+    fn windows(&mut self, v: &Val<'a>, span: nrl_base::Span) -> El<Cycle<Option<usize>>> {
+        let one = |v: &Value| match v {
+            Value::None => Some(None),
+            Value::Num(n) if *n >= 1.0 && n.fract() == 0.0 => Some(Some(*n as usize)),
+            _ => None,
+        };
+        let windows: Option<Vec<_>> = match self.constants(v, span)? {
+            Value::List(items) => items.iter().map(one).collect(),
+            item => one(&item).map(|w| vec![w]),
+        };
+        match windows.and_then(Cycle::new) {
+            Some(windows) => self.in_turn(windows, span),
+            None => self.error(
+                "wrong-type",
+                span,
+                "`window` is a number of tokens, at least 1, or a list of such and `none` for layers in turn",
+                "not this",
+            ),
+        }
+    }
+
+    /// What layers have in turn stands where layers are run over.
+    fn in_turn<T>(&mut self, items: Cycle<T>, span: nrl_base::Span) -> El<Cycle<T>> {
+        let alone = self.builder(span)?.blocks.len() < 2;
+        match items.items().len() {
+            n if n > 1 && alone => self.error(
+                "misplaced",
+                span,
+                format!("{n} items for layers in turn, outside of a `for` over layers"),
+                "one item here",
+            ),
+            _ => Ok(items),
+        }
     }
 
     fn attention(&mut self, mut a: Args<'a>) -> El<Val<'a>> {
@@ -462,13 +515,21 @@ impl<'a> Elab<'a, '_> {
             None => 1.0 / size.sqrt(),
         };
         let window = match a.take("window") {
-            Some(g) if !g.val.is_none() => Some(self.whole(&g.val, g.span, "`window`")?),
+            Some(g) => self.windows(&g.val, g.span)?,
+            None => None.into(),
+        };
+        let sink = match a.take("sink") {
+            Some(g) if !g.val.is_none() => Some((self.tensor(&g.val, g.span)?.id, g.span)),
             _ => None,
         };
         let vd = self.builder(span)?.graph.dims_of(v.id).last().copied().unwrap_or(hd);
         let attn = Attention { tok, q: qh, kv, hd, vd, scale, window, ring: None };
-        let id =
-            self.tensor_op(Op::Attention { attn }, &[q.id, k.id, v.id], &[sq, sk, sv], span)?;
+        let (mut args, mut spans) = (vec![q.id, k.id, v.id], vec![sq, sk, sv]);
+        if let Some((id, at)) = sink {
+            args.push(id);
+            spans.push(at);
+        }
+        let id = self.tensor_op(Op::Attention { attn }, &args, &spans, span)?;
         Ok(self.made(id, None))
     }
 }

@@ -92,9 +92,14 @@ impl Ctx<'_> {
                         node,
                     ));
                 }
-                let args = [a[0], a[1], a[2], node.outs[0], node.outs[1], given(first, node)?];
+                let g = given(first, node)?;
+                let args = [a[0], a[1], a[2], node.outs[0], node.outs[1], g];
                 let grads = e.all(&mut self.g, Op::AttentionGrad { attn: attn.clone() }, &args)?;
-                a.iter().copied().zip(grads).collect()
+                let mut pairs: Pairs = a.iter().copied().zip(grads).collect();
+                if let Some(sink) = a.get(3).filter(|s| self.needs.contains(s)) {
+                    pairs.push((*sink, self.sink(node, *sink, g, attn.vd, e)?));
+                }
+                pairs
             }
             Op::LogProb { vocab, valid, axes } => {
                 let (d_lp, d_entropy) = self.log_prob_cotangents(node, cots, e)?;
@@ -181,6 +186,25 @@ impl Ctx<'_> {
             UnaryOp::Sign | UnaryOp::Not | UnaryOp::IsFinite => return Ok(vec![]),
         };
         Ok(vec![(x, grad)])
+    }
+
+    /// Of a sink, per row: it takes `exp(sink - lse)` of what the other weights share, and has no value.
+    fn sink(
+        &mut self,
+        node: &Node,
+        sink: ValueId,
+        g: ValueId,
+        vd: DimId,
+        e: &mut Emit,
+    ) -> Result<ValueId, Problem> {
+        let (o, lse) = (node.outs[0], node.outs[1]);
+        let less = e.binary(&mut self.g, BinaryOp::Sub, sink, lse)?;
+        let share = e.unary(&mut self.g, UnaryOp::Exp, less)?;
+        let along = e.binary(&mut self.g, BinaryOp::Mul, g, o)?;
+        let sum = Op::Reduce { op: ReduceOp::Sum, over: vec![vd] };
+        let along = e.one(&mut self.g, sum, &[along])?;
+        let taken = e.binary(&mut self.g, BinaryOp::Mul, share, along)?;
+        self.neg(taken, e)
     }
 
     fn binary(

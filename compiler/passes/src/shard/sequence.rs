@@ -141,7 +141,8 @@ impl Sequence<'_> {
             op if op.is_pointwise() || matches!(op, Op::Broadcast { .. }) => {
                 let fits = |v: &ValueId| part(v) || self.free(*v) || !self.ragged(*v);
                 let all = node.args.iter().any(part) && node.args.iter().all(fits);
-                if all { Made::Part } else { Made::Whole }
+                // Repeated over heads that the axis splits, it stands beside whole tokens.
+                if all && !self.split(node.outs[0]) { Made::Part } else { Made::Whole }
             }
             // Along other dims, or other axes.
             Op::Fit { .. } | Op::TopK { .. } | Op::AllToAll { .. } if part(&node.args[0]) => {

@@ -64,7 +64,7 @@ fn a_mean_over_tokens_cannot_generate() {
         hd: i.hd,
         vd: i.hd,
         scale: 1.0,
-        window: None,
+        window: None.into(),
         ring: None,
     };
     let o = b.op(Op::Attention { attn }, &[q, kv, kv]);

@@ -3,7 +3,7 @@
 
 use nrl_ir::op::{Attention, Scan};
 use nrl_ir::{
-    BinaryOp, Block, DimId, Graph, Op, ParamDecl, ParamId, ReduceOp, Type, UnaryOp, ValueId,
+    BinaryOp, Block, Cycle, DimId, Graph, Op, ParamDecl, ParamId, ReduceOp, Type, UnaryOp, ValueId,
 };
 
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Config {
     pub f: usize,
     pub layers: usize,
     pub tied: bool,
+    /// The window of every other layer, from the first on; then these turn by frequencies of their own, part of a head,
+    /// and every query head has a sink.
     pub window: Option<usize>,
 }
 
@@ -150,6 +152,7 @@ pub fn build(c: &Config, head: Head) -> (Graph, Ids) {
     let gate = b.param("layers.gate", &[i.d, i.f], n);
     let up = b.param("layers.up", &[i.d, i.f], n);
     let down = b.param("layers.down", &[i.f, i.d], n);
+    let sink = c.window.map(|_| b.param("layers.sink", &[i.q], n));
 
     let ids = b.input("ids", Type::id(i.vocab, [i.tok]));
     let w = b.weight(embed);
@@ -159,12 +162,12 @@ pub fn build(c: &Config, head: Head) -> (Graph, Ids) {
     b.block.params.push(p);
     let w = b.weight(attn_norm);
     let h = rms_norm(&mut b, p, w, i.d, c.d);
-    let freqs: Vec<f64> = (0..c.hd / 2).map(|j| 0.3 / (1.0 + j as f64)).collect();
+    let far: Vec<f64> = (0..c.hd / 2).map(|j| 0.3 / (1.0 + j as f64)).collect();
+    let near = c.window.map(|_| vec![0.7]);
+    let freqs = Cycle::new(near.into_iter().chain([far]).collect()).expect("frequencies");
     let rope = |b: &mut Build, x| {
-        b.op(
-            Op::Rope { tok: i.tok, hd: i.hd, inv_freq: freqs.clone(), scale: 1.0, inverse: false },
-            &[x],
-        )
+        let inv_freq = freqs.clone();
+        b.op(Op::Rope { tok: i.tok, hd: i.hd, inv_freq, scale: 1.0, inverse: false }, &[x])
     };
     let w = b.weight(wq);
     let q = b.dot(h, w, &[i.d]);
@@ -183,10 +186,12 @@ pub fn build(c: &Config, head: Head) -> (Graph, Ids) {
         hd: i.hd,
         vd: i.hd,
         scale: 1.0 / (c.hd as f64).sqrt(),
-        window: c.window,
+        window: Cycle::new(vec![c.window, None]).expect("windows"),
         ring: None,
     };
-    let o = b.op(Op::Attention { attn }, &[q, k, v]);
+    let mut args = vec![q, k, v];
+    args.extend(sink.map(|s| b.weight(s)));
+    let o = b.op(Op::Attention { attn }, &args);
     let w = b.weight(wo);
     let o = b.dot(o, w, &[i.q, i.hd]);
     let x1 = b.add(p, o);

@@ -178,6 +178,7 @@ fn sequence_parallel() {
     for (ranks, config) in [
         (2, Config::default()),
         (2, Config { tied: true, ..Config::default() }),
+        (2, Config { window: Some(3), ..Config::default() }),
         (3, Config { q: 9, kv: 3, f: 6, vocab: 11, hd: 2, tied: true, ..Config::default() }),
     ] {
         let mesh = Mesh::new(&[("tp", ranks)]);

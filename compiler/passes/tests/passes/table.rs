@@ -36,7 +36,7 @@ fn rows(i: &Ids) -> Vec<Op> {
         hd: i.hd,
         vd: i.hd,
         scale: 0.5,
-        window: Some(3),
+        window: Some(3).into(),
         ring: None,
     };
     let reason = String::new;
@@ -77,7 +77,13 @@ fn rows(i: &Ids) -> Vec<Op> {
         Op::Position { tok: i.tok, dim: vocab },
         Op::Next { dim: i.tok, fill: 0.5 },
         Op::Recur { dim: i.tok, back: true },
-        Op::Rope { tok: i.tok, hd: i.hd, inv_freq: vec![0.3, 0.1], scale: 1.5, inverse: false },
+        Op::Rope {
+            tok: i.tok,
+            hd: i.hd,
+            inv_freq: vec![0.3, 0.1].into(),
+            scale: 1.5,
+            inverse: false,
+        },
         Op::Attention { attn: attn.clone() },
         Op::AttentionGrad { attn: attn.clone() },
         Op::AttentionCached { attn },
@@ -113,6 +119,7 @@ impl Case {
         c.b.param("r", &[i.vocab, i.d], None);
         c.b.param("s", &[i.kv, i.hd], None);
         c.b.param("t", &[i.d], Some(2));
+        c.b.param("u", &[i.q], None);
         c
     }
 
@@ -255,8 +262,12 @@ impl Case {
                 Want::Slope(self.b.op(one, &[k]))
             }
             Op::Attention { .. } => {
-                let qkv = self.heads();
-                Want::Slope(self.all(one, &qkv)[0])
+                let [q, k, v] = self.heads();
+                let sink = self.b.weight(ParamId(4));
+                let plain = self.all(one.clone(), &[q, k, v])[0];
+                let sunk = self.all(one, &[q, k, v, sink])[0];
+                let both = [self.weigh(plain), self.weigh(sunk)];
+                Want::Slope(self.b.add(both[0], both[1]))
             }
             Op::AttentionCached { .. } => {
                 let qkv = self.heads();

@@ -385,12 +385,23 @@ fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
         if row.head_dim == "mla" {
             return Ok((Some(deepseek(&config, row, experts, topk, moe)), load(length)));
         }
-        set(&mut config, "architectures", json!(["Qwen3MoeForCausalLM"]));
-        set(&mut config, "model_type", json!("qwen3_moe"));
-        set(&mut config, "num_experts", json!(experts));
+        let glm = name.contains("glm-4.5");
+        let (class, kind, count) = match (name.starts_with("gpt-oss"), glm) {
+            (true, _) => ("GptOssForCausalLM", "gpt_oss", "num_local_experts"),
+            (_, true) => ("Glm4MoeForCausalLM", "glm4_moe", "n_routed_experts"),
+            _ => ("Qwen3MoeForCausalLM", "qwen3_moe", "num_experts"),
+        };
+        set(&mut config, "architectures", json!([class]));
+        set(&mut config, "model_type", json!(kind));
+        set(&mut config, count, json!(experts));
         set(&mut config, "num_experts_per_tok", json!(topk));
         set(&mut config, "moe_intermediate_size", json!(moe));
         set(&mut config, "norm_topk_prob", json!(true));
+        if glm {
+            // config.json of GLM-4.5-Air.
+            set(&mut config, "attention_bias", json!(true));
+            set(&mut config, "partial_rotary_factor", json!(0.5));
+        }
     } else if name.starts_with("gpt") || name.starts_with("mpt") {
         return Ok((None, gpt(row, layers, hidden, heads, ffn, vocab, length)));
     } else {

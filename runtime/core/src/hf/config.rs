@@ -10,8 +10,14 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 /// Architectures that can be loaded, as config.json names them.
-pub const SUPPORTED: [&str; 4] =
-    ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"];
+pub const SUPPORTED: [&str; 6] = [
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GptOssForCausalLM",
+];
 
 /// A config.json that cannot be used.
 #[derive(Debug, Error)]
@@ -57,6 +63,8 @@ pub enum Family {
     Mistral,
     Qwen2,
     Qwen3,
+    Gemma3,
+    GptOss,
 }
 
 impl Family {
@@ -66,6 +74,8 @@ impl Family {
             "MistralForCausalLM" => Some(Family::Mistral),
             "Qwen2ForCausalLM" => Some(Family::Qwen2),
             "Qwen3ForCausalLM" => Some(Family::Qwen3),
+            "Gemma3ForCausalLM" => Some(Family::Gemma3),
+            "GptOssForCausalLM" => Some(Family::GptOss),
             _ => None,
         }
     }
@@ -77,6 +87,8 @@ impl Family {
             Family::Mistral => "mistral",
             Family::Qwen2 => "qwen2",
             Family::Qwen3 => "qwen3",
+            Family::Gemma3 => "gemma3",
+            Family::GptOss => "gpt_oss",
         }
     }
 }
@@ -158,6 +170,7 @@ impl ModelConfig {
         let raw: Map<String, Value> = serde_json::from_str(text)
             .map_err(|e| ConfigError::Json { path: path.into(), reason: e.to_string() })?;
         let (family, architecture) = architecture(&raw, path)?;
+        let gemma = family == Family::Gemma3;
         let keys = Keys { raw: &raw, path, family: family.name() };
         let hidden_size = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
@@ -168,7 +181,7 @@ impl ModelConfig {
                 "{heads} attention heads cannot be shared by {kv_heads} key/value heads; one must divide the other"
             )));
         }
-        keys.activation()?;
+        keys.activation(if gemma { "gelu_pytorch_tanh" } else { "silu" })?;
         let attention_bias = keys.flag("attention_bias", false)?;
         let max_position_embeddings =
             keys.size_or("max_position_embeddings", default_positions(family))?;
@@ -178,11 +191,12 @@ impl ModelConfig {
             num_hidden_layers: keys.size("num_hidden_layers")?,
             vocab_size: keys.size("vocab_size")?,
             rms_norm_eps: keys.number("rms_norm_eps", 1e-6)?,
-            tie_word_embeddings: keys.flag("tie_word_embeddings", false)?,
+            tie_word_embeddings: keys.flag("tie_word_embeddings", gemma)?,
             qkv_bias: attention_bias || family == Family::Qwen2,
-            o_bias: attention_bias && matches!(family, Family::Llama | Family::Qwen3),
+            o_bias: attention_bias
+                && matches!(family, Family::Llama | Family::Qwen3 | Family::GptOss),
             mlp_bias: keys.flag("mlp_bias", false)?,
-            qk_norm: family == Family::Qwen3,
+            qk_norm: gemma || family == Family::Qwen3,
             sliding_window: keys.sliding_window(family)?,
             dtype: keys.dtype()?,
             bos_token_id: keys.ids("bos_token_id")?.first().copied(),
@@ -228,7 +242,7 @@ impl ModelConfig {
 fn default_positions(family: Family) -> usize {
     match family {
         Family::Llama => 2048,
-        Family::Mistral => 131_072,
+        Family::Mistral | Family::Gemma3 | Family::GptOss => 131_072,
         Family::Qwen2 | Family::Qwen3 => 32_768,
     }
 }
@@ -244,6 +258,8 @@ fn architecture(raw: &Map<String, Value>, path: &Path) -> Result<(Family, String
         "mistral" => Some("MistralForCausalLM"),
         "qwen2" => Some("Qwen2ForCausalLM"),
         "qwen3" => Some("Qwen3ForCausalLM"),
+        "gemma3_text" => Some("Gemma3ForCausalLM"),
+        "gpt_oss" => Some("GptOssForCausalLM"),
         other => Some(other),
     };
     let found = named.or_else(by_type).unwrap_or("(none)").to_string();
@@ -327,6 +343,7 @@ impl Keys<'_> {
     fn head_dim(&self, family: Family, hidden: usize, heads: usize) -> Result<usize, ConfigError> {
         let head_dim = match family {
             Family::Qwen3 => self.size_or("head_dim", 128)?,
+            Family::Gemma3 => self.size_or("head_dim", 256)?,
             _ if self.get("head_dim").is_some() => self.size("head_dim")?,
             _ if !hidden.is_multiple_of(heads) => {
                 return Err(self.sizes(format!(
@@ -343,18 +360,22 @@ impl Keys<'_> {
         Ok(head_dim)
     }
 
-    fn activation(&self) -> Result<(), ConfigError> {
-        match self.get("hidden_act").map(|v| v.as_str().unwrap_or("")) {
-            None | Some("silu" | "swish") => Ok(()),
-            Some(other) => Err(self.unsupported("hidden_act", other, "only `silu` is")),
+    fn activation(&self, wanted: &str) -> Result<(), ConfigError> {
+        let named =
+            ["hidden_activation", "hidden_act"].iter().find_map(|k| Some((k, self.get(k)?)));
+        match named.map(|(k, v)| (k, v.as_str().unwrap_or(""))) {
+            None | Some((_, "swish")) => Ok(()),
+            Some((_, name)) if name == wanted => Ok(()),
+            Some((key, other)) => Err(self.unsupported(key, other, format!("only `{wanted}` is"))),
         }
     }
 
-    /// The window if layers of this model would use it.
+    /// The window if all layers of this model would use it. Where only some do, the model itself says which.
     fn sliding_window(&self, family: Family) -> Result<Option<usize>, ConfigError> {
         let layers = self.get("layer_types").and_then(Value::as_array);
         let sliding_layers = layers.map(|l| l.iter().any(|t| t == "sliding_attention"));
         let acts = match family {
+            Family::Gemma3 | Family::GptOss => false,
             Family::Llama => sliding_layers.unwrap_or(false),
             Family::Mistral => sliding_layers.unwrap_or(true),
             Family::Qwen2 | Family::Qwen3 => {
@@ -444,7 +465,8 @@ pub(crate) mod tests {
         assert_eq!(
             e.to_string(),
             "m/config.json declares the architecture GPT2LMHeadModel, which is not supported; supported are \
-             LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+             LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, \
+             GptOssForCausalLM"
         );
     }
 

@@ -71,6 +71,8 @@ pub(super) fn read(keys: &Keys, positions: usize) -> Result<(f64, RopeScaling), 
     let Some(value) = parameters.or_else(|| keys.get("rope_scaling")) else {
         return Ok((keys.number("rope_theta", 10_000.0)?, RopeScaling::None));
     };
+    // Where kinds of layers have positions of their own, those without a window have these.
+    let value = value.get("full_attention").unwrap_or(value);
     let table = value.as_object().ok_or_else(|| keys.wrong(name, value, "a table"))?;
     let inner = Keys { raw: table, path: keys.path, family: keys.family };
     let theta = inner.number("rope_theta", keys.number("rope_theta", 10_000.0)?)?;

@@ -76,6 +76,7 @@ impl Machine {
                     seed: self.program().seed,
                     model: model.name.clone(),
                     std: *std,
+                    norms: if model.family == "gemma3" { 0.0 } else { 1.0 },
                 },
                 Weights::Frozen { .. } => continue,
             };

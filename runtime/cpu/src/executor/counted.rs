@@ -110,7 +110,7 @@ impl Run<'_> {
 
     /// Multiplications and additions of one product per pair of a query and a key that it sees, over all heads.
     fn pairs(&self, attn: &Attention) -> Result<f64, EngineError> {
-        let window = attn.window.unwrap_or(usize::MAX);
+        let window = attn.window.at(self.layer()).unwrap_or(usize::MAX);
         let mut pairs = 0;
         for (s, w) in self.space.offsets(attn.tok)?.windows(2).enumerate() {
             let base = self.space.bases.get(s).map_or(0, |b| *b as usize);

@@ -255,6 +255,7 @@ impl<'a> Run<'a> {
             Op::Next { dim, fill } => self.next(node, *dim, *fill as f32)?,
             Op::Recur { dim, back } => self.recur(node, *dim, *back)?,
             Op::Rope { tok, hd, inv_freq, scale, inverse } => {
+                let inv_freq = inv_freq.at(self.layer());
                 self.rope(node, (*tok, *hd), inv_freq, (*scale as f32, *inverse))?
             }
             Op::Attention { attn } => self.attention(node, attn)?,

@@ -58,6 +58,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// The layer whose turn it is; 0 outside of loops.
+    pub(super) fn layer(&self) -> usize {
+        self.layers.last().map_or(0, |(_, layer)| *layer)
+    }
+
     pub(super) fn heads(&self, attn: &Attention) -> Result<Heads, EngineError> {
         let (q, kv, hd) =
             (self.space.size(attn.q)?, self.space.size(attn.kv)?, self.space.size(attn.hd)?);
@@ -67,7 +72,12 @@ impl<'a> Run<'a> {
         if attn.vd != attn.hd {
             return failed("values of another head size than keys do not run yet");
         }
-        Ok(Heads { q, kv, hd, scale: attn.scale as f32, window: attn.window })
+        Ok(Heads { q, kv, hd, scale: attn.scale as f32, window: *attn.window.at(self.layer()) })
+    }
+
+    /// The logits that stand beside the scores of each query head.
+    fn sink(&self, node: &Node) -> Result<Option<&[f32]>, EngineError> {
+        node.args.get(3).map(|s| self.values.numbers(*s)).transpose()
     }
 
     pub(super) fn attention(&mut self, node: &Node, attn: &Attention) -> Result<(), EngineError> {
@@ -83,6 +93,7 @@ impl<'a> Run<'a> {
             h,
             self.space.offsets(attn.tok)?,
             x,
+            self.sink(node)?,
             &mut o,
             &mut lse,
         );
@@ -124,7 +135,8 @@ impl<'a> Run<'a> {
         let h = self.heads(attn)?;
         let mut o = self.room(node.outs[0])?;
         let offsets = self.space.offsets(attn.tok)?;
-        let layer = self.layers.last().map_or(0, |(_, l)| *l);
+        let layer = self.layer();
+        let sink = node.args.get(3).map(|s| self.values.numbers(*s)).transpose()?;
         let Some(cache) = self.cache.as_deref_mut() else {
             return failed("generation needs a cache of keys and values");
         };
@@ -160,6 +172,7 @@ impl<'a> Run<'a> {
             h,
             &c,
             x,
+            sink,
             &mut cache.keys[layer],
             &mut cache.values[layer],
             &mut o,

@@ -148,6 +148,11 @@ fn meshes_agree_with_the_reference() {
             Mesh::new(&[("tp", 2)]),
             Rules { dims: tp.clone(), ..Rules::default() },
         ),
+        (
+            Config { window: Some(3), ..Config::default() },
+            Mesh::new(&[("tp", 2)]),
+            Rules { dims: tp.clone(), ..Rules::default() },
+        ),
         (odd.clone(), Mesh::new(&[("tp", 3)]), Rules { dims: tp.clone(), ..Rules::default() }),
         (odd, Mesh::new(&[("tp", 3)]), Rules { dims: sp.clone(), ..Rules::default() }),
         (Config::default(), Mesh::new(&[("fsdp", 2), ("tp", 2)]), fsdp(&sp)),

@@ -253,7 +253,8 @@ impl Setup<'_> {
             t.bytes *= weight / width;
             t.how = format!("{:.3} G parameters of {weight} bytes", t.bytes / weight / 1e9);
         }
-        let each = per_token(plan, kept);
+        let context = self.program.models[g.model].context;
+        let each = per_token(plan, kept, context);
         let asked = self.engines.get(generator).copied().flatten();
         match asked.filter(|_| device.memory.is_finite()) {
             Some(asked) => {
@@ -479,8 +480,9 @@ fn value_bytes(g: &Graph, v: ValueId, precision: Precision) -> f64 {
     }
 }
 
-/// Bytes that one token takes in the cache of keys and values of a rank, in all layers.
-pub fn per_token(plan: &Plan, width: f64) -> f64 {
+/// Bytes that one token of a sequence of `length` takes in the cache of keys and values of a rank, in all layers.
+/// Layers with a window keep that many tokens and no more.
+pub fn per_token(plan: &Plan, width: f64, length: usize) -> f64 {
     let Some(class) = plan.classes.first() else { return 0.0 };
     let g = &class.graph;
     let mut bytes = 0.0;
@@ -489,10 +491,20 @@ pub fn per_token(plan: &Plan, width: f64) -> f64 {
         scan.body.walk(&mut |n| {
             if let Op::AttentionCached { attn } = &n.op {
                 let size = |d| g.dims.bound(d) as f64;
-                bytes +=
-                    size(attn.kv) * (size(attn.hd) + size(attn.vd)) * width * scan.count as f64;
+                let layers = scan.count as f64 * kept_share(attn.window.items(), length as f64);
+                bytes += size(attn.kv) * (size(attn.hd) + size(attn.vd)) * width * layers;
             }
         });
     }
     bytes / plan.stages() as f64
+}
+
+/// Share of the tokens of a sequence of `length` that layers keep, which have these windows in turn.
+pub fn kept_share(windows: &[Option<usize>], length: f64) -> f64 {
+    let of = |w: &Option<usize>| w.map_or(1.0, |w| (w as f64 / length.max(1.0)).min(1.0));
+    if windows.is_empty() {
+        1.0
+    } else {
+        windows.iter().map(of).sum::<f64>() / windows.len() as f64
+    }
 }
