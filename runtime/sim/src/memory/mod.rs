@@ -491,7 +491,9 @@ pub fn per_token(plan: &Plan, width: f64, length: usize) -> f64 {
         scan.body.walk(&mut |n| {
             if let Op::AttentionCached { attn } = &n.op {
                 let size = |d| g.dims.bound(d) as f64;
-                let layers = scan.count as f64 * kept_share(attn.window.items(), length as f64);
+                let layers = scan.first..scan.first + scan.count;
+                let windows: Vec<_> = layers.map(|l| *attn.window.at(l)).collect();
+                let layers = scan.count as f64 * kept_share(&windows, length as f64);
                 bytes += size(attn.kv) * (size(attn.hd) + size(attn.vd)) * width * layers;
             }
         });
