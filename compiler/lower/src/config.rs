@@ -127,9 +127,17 @@ fn scaling(o: &mut Map<String, Value>) -> Result<(), String> {
 
 /// What `yarn` leaves to be worked out: the context it starts from, and what multiplies turned queries and keys
 /// (transformers, `modeling_rope_utils`).
-fn sharpened(o: &Map<String, Value>, scaling: &mut Map<String, Value>) {
+fn sharpened(o: &mut Map<String, Value>, scaling: &mut Map<String, Value>) {
+    const ORIGINAL: &str = "original_max_position_embeddings";
     if let Some(positions) = o.get("max_position_embeddings") {
-        scaling.entry("original_max_position_embeddings").or_insert(positions.clone());
+        scaling.entry(ORIGINAL).or_insert(positions.clone());
+    }
+    let stretched = |key: &str| scaling.get(key).and_then(Value::as_f64);
+    if let (Some(factor), Some(original)) = (stretched("factor"), stretched(ORIGINAL)) {
+        // Positions up to here are those that the scaling is for.
+        let most = (factor * original) as u64;
+        let said = o.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(0);
+        o.insert("max_position_embeddings".into(), most.max(said).into());
     }
     let number = |key: &str| scaling.get(key).and_then(Value::as_f64).filter(|x| *x != 0.0);
     if let (Some(factor), Some(one), Some(all)) =

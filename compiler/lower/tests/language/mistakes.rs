@@ -149,3 +149,67 @@ fn names_given_twice() {
         &["duplicate-name: `R` has `a` twice"],
     );
 }
+
+/// A model of one's own whose layers differ in what they see.
+const LAYERED: &str = r#"use std.models.rope.{frequencies}
+use std.{data}
+
+record TinyConfig {
+  hidden_size: int
+  vocab_size: int
+  max_position_embeddings: int = 64
+}
+
+model tiny(cfg: TinyConfig) {
+  dim d = cfg.hidden_size, kv = 2, rep = 1, q = kv * rep, hd = cfg.hidden_size // 2, vocab = cfg.vocab_size
+  param embed: [vocab, d] from "embed.weight"
+  layers: repeat 4 {
+    param wq: [q, hd, d]      from "layers.{i}.q.weight"
+    param wk, wv: [kv, hd, d] from "layers.{i}.{k,v}.weight"
+    param wo: [d, q, hd]      from "layers.{i}.o.weight"
+    param sink: [q]           from "layers.{i}.sinks"
+  }
+  let turn = [frequencies(100.0, 4), frequencies(10000.0, 2)]
+  fn forward(ids: id(vocab)[tok]) -> f32[tok, vocab] {
+    let x = for l in layers carrying x = embed[ids] {
+      let q = rope(x @ l.wq, turn)
+      let k = rope(x @ l.wk, turn)
+      x + attention(q, k, x @ l.wv, window: [4, none], sink: l.sink) @ l.wo
+    }
+    x @ embed
+  }
+}
+
+recipe r {
+  run 10 steps
+  policy  = tiny({hidden_size: 8}, tokens: characters("01+=$_", end: "$", pad: "_"), context: 16 tokens)
+  sampler = generator(policy)
+  rows    = data.made(100 rows, i -> {prompt: "1+1=", answer: "10"})
+  step {
+    s = sampler.generate(rows.take(8 prompts), 4 samples/prompt)
+  }
+}
+"#;
+
+#[test]
+fn layers_that_differ_are_said_in_turn() {
+    let found = |from: &str, to: &str| {
+        assert!(LAYERED.contains(from), "`{from}`");
+        findings(&[("r.nrl", &LAYERED.replacen(from, to, 1))], &[])
+    };
+    assert_eq!(found("4, none", "4, none"), "");
+    assert_eq!(found("[4, none]", "4"), "");
+    for window in ["[4, 0]", "[4.5]", "\"four\"", "[]"] {
+        let why = found("[4, none]", window);
+        assert!(why.starts_with("wrong-type: `window` is a number of tokens"), "{window}: {why}");
+    }
+    let why = found("frequencies(100.0, 4)", "frequencies(100.0, 6)");
+    assert!(why.starts_with("dim-mismatch: 3 frequencies do not turn `hd` of 4"), "{why}");
+    let why = found("sink: l.sink", "sink: l.wq");
+    assert!(why.contains("attention takes a sink per query head"), "{why}");
+    let why = found("x @ embed\n", "rope(x, turn) @ embed\n");
+    assert!(
+        why.starts_with("misplaced: 2 items for layers in turn, outside of a `for` over layers"),
+        "{why}"
+    );
+}
