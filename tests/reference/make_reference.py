@@ -64,7 +64,7 @@ MODELS = {
                                rms_norm_eps=1e-6), "f32"),
     # Windows of 8 tokens in every other layer, a sink per head, two of four experts per token.
     "gpt-oss": ("nfc", config("gpt_oss", "GptOssForCausalLM", 24, 4, 2, 16, head_dim=8, num_hidden_layers=3,
-                              num_local_experts=4, num_experts_per_tok=2, sliding_window=8, swiglu_limit=1.5,
+                              num_local_experts=4, num_experts_per_tok=2, sliding_window=8, swiglu_limit=7.0,
                               attention_bias=True, rope_theta=150000.0,
                               layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                               rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
@@ -82,8 +82,9 @@ def scale(name, shape, tied, kind):
         return 0.2, 1.0
     if "sinks" in name:
         return 1.0, 0.0
-    if len(shape) == 3:
-        return 1.6 / shape[1] ** 0.5, 0.0
+    if "experts" in name and len(shape) == 3:
+        # Wide enough that gates and inputs are cut to their limit.
+        return (3.5 if "gate_up" in name else 0.5) / shape[1] ** 0.5, 0.0
     if name.endswith("bias"):
         return 0.3, 0.0
     if "lm_head" in name:
