@@ -673,6 +673,7 @@ fn timed(
         micro,
         chunks: pipeline.map_or(1, |p| p.chunks),
         split: pipeline.map(|p| p.parts.iter().map(layers).collect()),
+        paired: false,
         update,
     };
     Some(Timed { job, machine, times: all.updates as f64, tokens: sizes.tokens, host, called })

@@ -165,8 +165,15 @@ mod tests {
         ];
         let after = Region { forward: items, backward: vec![] };
         let work = Work { after, ..Work::default() };
-        let job =
-            Job { work, mesh: Mesh::default(), micro: 1, chunks: 1, split: None, update: None };
+        let job = Job {
+            work,
+            mesh: Mesh::default(),
+            micro: 1,
+            chunks: 1,
+            split: None,
+            paired: false,
+            update: None,
+        };
         Chore { passes: vec![(job, 1.0)], ..Chore::default() }
     }
 

@@ -100,6 +100,7 @@ fn check(looked: &serde_json::Value, a: &Report, b: &Report) {
         [
             "phases of a step",
             "schedule of a pipeline",
+            "streams of a layer",
             "memory over a step",
             "memory by stage and term",
             "roofline",
@@ -131,6 +132,8 @@ fn check(looked: &serde_json::Value, a: &Report, b: &Report) {
             s.terms.iter().map(move |t| (format!("{}: {}", s.name, t.name), t.bytes))
         });
     assert_eq!(shown("term"), terms.collect::<Vec<_>>());
+    let layers = a.layers.iter().map(|l| (format!("{}, forward", l.phase), l.seconds));
+    assert_eq!(shown("layer"), layers.collect::<Vec<_>>());
     assert_eq!(shown("step"), [(String::new(), 144.0)]);
     assert_eq!(shown("margin"), [(String::new(), 9_176_390_042.0)]);
     let c = Comparison::of(a, b);

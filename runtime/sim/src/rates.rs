@@ -155,9 +155,6 @@ const SHORT: f64 = 560.0;
 /// Share of the memory's bytes/s at which products read and write, whatever other passes reach.
 const STREAM: f64 = 0.75;
 
-/// How sharply a pass takes the longer of what the device and the host need: the exponent of a norm.
-const SHARP: f64 = 8.0;
-
 impl Speed<'_> {
     fn peak(&self) -> f64 {
         let m = self.machine;
@@ -170,7 +167,7 @@ impl Speed<'_> {
     }
 
     /// Seconds of items that run one after another, and how many there are; `group` finds the ranks of a
-    /// collective. What the host adds comes by [`Speed::launched`].
+    /// collective. What the host adds comes from the streams.
     pub fn items<'a>(
         &self,
         items: impl Iterator<Item = &'a Item>,
@@ -202,21 +199,6 @@ impl Speed<'_> {
             kernels += n;
         }
         (out, kernels)
-    }
-
-    /// With the seconds that the device waits for the host, which runs ahead of it or does not.
-    pub fn launched(&self, seconds: Seconds, kernels: f64) -> Seconds {
-        let (device, host) = (seconds.sum(), kernels * self.rates.launch);
-        if self.rates.inline {
-            return Seconds { launch: seconds.launch + host, ..seconds };
-        }
-        let longer = f64::max(device, host);
-        if longer <= 0.0 {
-            return seconds;
-        }
-        let norm = (device / longer).powf(SHARP) + (host / longer).powf(SHARP);
-        let launch = longer * norm.powf(1.0 / SHARP) - device;
-        Seconds { launch: seconds.launch + launch, ..seconds }
     }
 
     /// Bytes/s that passes over memory reach.

@@ -7,10 +7,12 @@ use nrl_ir::plan::Plan;
 use nrl_ir::{Graph, Mesh};
 use serde::Serialize;
 
-use crate::machine::{self, Group};
+use crate::machine::{self, Class, Group};
 use crate::pipeline::{Chunk, Pipeline};
 use crate::rates::{Compute, Rates, Seconds, Speed};
-use crate::work::{Collective, Item, Kind, Region, Work};
+use crate::reader::Reader;
+use crate::streams::{self, Pass, Ran};
+use crate::work::{Collective, Item, Kind, Layers, Region, Work};
 
 /// A pass, or an update, to be timed: what a plan gives, without the plan.
 #[derive(Clone, Debug)]
@@ -23,6 +25,9 @@ pub struct Job {
     pub chunks: usize,
     /// Layers of each part of the model, in its order, where they are not dealt out evenly.
     pub split: Option<Vec<usize>>,
+    /// The forward of one micro-batch runs beside the backward of another, so that each computes while the other waits for an
+    /// all-to-all: DualPipe (DeepSeek-V3), `overlap_moe_expert_parallel_comm` (Megatron-Core).
+    pub paired: bool,
     /// What an optimizer does at the end; `None` for a pass alone.
     pub update: Option<Update>,
 }
@@ -102,6 +107,19 @@ pub struct Took {
     pub flops: f64,
 }
 
+/// A layer in the midst of its group, on one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    pub group: String,
+    /// Layers of the group.
+    pub count: usize,
+    pub backward: bool,
+    /// Sum to what the layer takes; of traffic, what nothing hides.
+    pub seconds: Seconds,
+    /// From its beginning.
+    pub tasks: Vec<Ran>,
+}
+
 impl Took {
     /// All seconds times `factor`.
     fn times(self, factor: f64) -> Took {
@@ -124,11 +142,15 @@ impl Job {
         let work = &self.work;
         let group = |axes: &[String]| machine::group(&self.mesh, axes, speed.machine.per_node);
         let stages = self.stages(speed);
-        let span = self.through(&stages, speed).run(self.micro);
+        let line = self.through(&stages, speed);
+        let span = line.run(self.micro);
         let n = self.micro as f64;
-        let total = |s: &Vec<Each>| s.iter().fold(Each::default(), |a, e| a.plus(*e, 1.0));
-        let busiest =
-            stages.iter().map(total).max_by(|a, b| a.sum().total_cmp(&b.sum())).unwrap_or_default();
+        let total = |(i, s): (usize, &Vec<Each>)| {
+            let pairs = line.pairs(i, self.micro) as f64 / (n * s.len().max(1) as f64);
+            s.iter().fold(Each::default(), |a, e| a.plus(*e, 1.0)).beside(pairs)
+        };
+        let all = stages.iter().enumerate().map(total);
+        let busiest = all.max_by(|a, b| a.sum().total_cmp(&b.sum())).unwrap_or_default();
         let mut took = Took {
             forward: Seconds::default().plus(busiest.forward, n),
             backward: Seconds::default().plus(busiest.backward, n),
@@ -138,9 +160,13 @@ impl Job {
             ..Took::default()
         };
         if let Some(update) = &self.update {
-            let sent: f64 = update.sums.iter().map(|s| s.seconds(speed, &group)).sum();
+            let mut sent = [0.0; 2];
+            for s in &update.sums {
+                let g = group(&s.axes);
+                sent[usize::from(g.class == Class::Network)] += s.seconds(speed, g);
+            }
             // Beside the backward pass of the last micro-batch.
-            took.gradients = exposed(sent, busiest.backward.sum(), speed.rates.overlap);
+            took.gradients = streams::behind(sent, &busiest.backward, speed.rates.overlap);
             let device = update.bytes * speed.rates.update / speed.memory();
             let (host, share) = match speed.rates.offload {
                 0.0 => (HOST_ADAM, update.on_host),
@@ -154,7 +180,11 @@ impl Job {
 
     /// Seconds of a forward and a backward of one layer of each group.
     pub fn layers(&self, speed: &Speed<'_>) -> Vec<(f64, f64)> {
-        let each = self.work.layers.iter().map(|l| self.each(&l.each, speed).chunk());
+        let passes = self.passes(speed);
+        let each = (0..passes.layers.len()).map(|group| {
+            let content = Content { layers: vec![(group, 1)], ..Content::default() };
+            passes.each(&content, speed.rates.overlap, false).chunk()
+        });
         each.map(|c| (c.forward * speed.rates.factor, c.backward * speed.rates.factor)).collect()
     }
 
@@ -170,13 +200,6 @@ impl Job {
         self.work.boundary / if cut { 1.0 } else { self.mesh.size("tp") as f64 }
     }
 
-    fn each(&self, region: &Region, speed: &Speed<'_>) -> Each {
-        Each {
-            forward: self.pass(&region.forward, speed),
-            backward: self.pass(&region.backward, speed),
-        }
-    }
-
     /// The pipeline that the micro-batches go through.
     pub fn pipeline(&self, speed: &Speed<'_>) -> Pipeline {
         self.through(&self.stages(speed), speed)
@@ -186,72 +209,134 @@ impl Job {
         let handed = machine::group(&self.mesh, &["pp".to_string()], speed.machine.per_node);
         let send = speed.collective(Collective::Send, self.handed_over(), handed);
         let chunks = stages.iter().map(|s| s.iter().map(Each::chunk).collect()).collect();
-        Pipeline { chunks, send }
+        Pipeline { chunks, send, paired: self.paired }
     }
 
     /// Seconds of each chunk of each stage.
     fn stages(&self, speed: &Speed<'_>) -> Vec<Vec<Each>> {
+        let passes = self.passes(speed);
+        let layers: Vec<usize> = self.work.layers.iter().map(|l| l.count).collect();
+        let split = self.split.as_deref().unwrap_or_default();
+        let dealt = deal(&layers, self.mesh.size("pp"), self.chunks, split);
+        // Most chunks hold the same.
+        let mut known: Vec<(&Content, Each)> = vec![];
+        let mut each = |c| match known.iter().find(|(k, _)| *k == c) {
+            Some((_, e)) => *e,
+            None => {
+                let e = passes.each(c, speed.rates.overlap, self.paired);
+                known.push((c, e));
+                e
+            }
+        };
+        dealt.iter().map(|s| s.iter().map(&mut each).collect()).collect()
+    }
+
+    /// The passes over each region.
+    fn passes(&self, speed: &Speed<'_>) -> Passes {
         let work = &self.work;
-        let before = self.each(&work.before, speed);
         // Head and loss stay in 16 bits.
         let memory = speed.rates.memory / speed.rates.logits;
         let rates = Rates { memory, ..speed.rates.clone() };
         let after = Speed { compute: Compute::Bf16, rates: &rates, ..*speed };
-        let after = self.each(&work.after, &after);
-        let layers: Vec<(usize, Each)> =
-            work.layers.iter().map(|l| (l.count, self.each(&l.each, speed))).collect();
-        let split = self.split.as_deref().unwrap_or_default();
-        deal(&layers, &before, &after, self.mesh.size("pp"), self.chunks, split)
+        Passes {
+            before: self.both(&work.before, speed),
+            layers: work.layers.iter().map(|l| self.both(&l.each, speed)).collect(),
+            after: self.both(&work.after, &after),
+        }
     }
 
-    /// Seconds of items, with weights gathered and gradients scattered beside the computation.
-    fn pass(&self, items: &[Item], speed: &Speed<'_>) -> Seconds {
-        let group = |axes: &[String]| machine::group(&self.mesh, axes, speed.machine.per_node);
-        let (mut s, kernels) = speed.items(items.iter().filter(|i| !beside(i)), &group);
-        let keep = 1.0 - speed.rates.tensor_overlap;
-        (s.node, s.network) = (s.node * keep, s.network * keep);
-        if items.iter().any(beside) {
-            let (mut t, _) = speed.items(items.iter().filter(|i| beside(i)), &group);
-            if self.mesh.size("pp") > 1 {
-                // Under a pipeline weights stay gathered from the first micro-batch to the last.
-                t = Seconds::default().plus(t, 1.0 / self.micro as f64);
+    fn both(&self, region: &Region, speed: &Speed<'_>) -> Both {
+        let r = self.reader(speed, false);
+        Both { forward: r.pass(&region.forward), backward: r.pass(&region.backward) }
+    }
+
+    fn reader<'a>(&'a self, speed: &'a Speed<'a>, fine: bool) -> Reader<'a> {
+        Reader { mesh: &self.mesh, speed, weights: self.weights(), fine }
+    }
+
+    /// What the streams of a rank do while a layer goes by, forward and backward: of the group that takes longest, in its midst.
+    pub fn streams(&self, speed: &Speed<'_>) -> Vec<Layer> {
+        let reader = self.reader(speed, true);
+        let both = |l: &Layers| Both {
+            forward: reader.pass(&l.each.forward),
+            backward: reader.pass(&l.each.backward),
+        };
+        let time = |b: &Both, n: usize| (b.forward.own.sum() + b.backward.own.sum()) * n as f64;
+        let all = self.work.layers.iter().map(|l| (l, both(l)));
+        let longest = all.max_by(|(a, x), (b, y)| time(x, a.count).total_cmp(&time(y, b.count)));
+        let Some((layers, both)) = longest else { return vec![] };
+        let parts = self.mesh.size("pp") * self.chunks.max(1);
+        let count = layers.count.div_ceil(parts);
+        let factor = speed.rates.factor;
+        let passes = [(&both.forward, false), (&both.backward, true)];
+        let some = passes.into_iter().filter(|(p, _)| !p.stretches.is_empty());
+        some.map(|(pass, backward)| {
+            let (seconds, tasks) = streams::steady(&[(pass, count)], speed.rates.overlap);
+            let slower = |t: Ran| Ran { start: t.start * factor, end: t.end * factor, ..t };
+            Layer {
+                group: layers.group.clone(),
+                count: layers.count,
+                backward,
+                seconds: Seconds::default().plus(seconds, factor),
+                tasks: tasks.into_iter().map(slower).collect(),
             }
-            let all = t.node + t.network;
-            let share = exposed(all, s.sum(), speed.rates.overlap) / all.max(f64::MIN_POSITIVE);
-            s.node += share * t.node;
-            s.network += share * t.network;
-        }
-        s = speed.launched(s, kernels);
-        if items.iter().any(routed) {
-            s.launch += speed.rates.routing;
-        }
-        s
+        })
+        .collect()
+    }
+
+    /// How often weights travel for a micro-batch: under a pipeline they stay gathered from the first to the last.
+    fn weights(&self) -> f64 {
+        if self.mesh.size("pp") > 1 { 1.0 / self.micro as f64 } else { 1.0 }
     }
 }
 
-/// Does the item run on a stream of its own?
-fn beside(i: &Item) -> bool {
-    let Kind::Collective { kind, .. } = &i.kind else { return false };
-    matches!(kind, Collective::GatherWeights | Collective::ScatterGradients)
+/// Forward and backward over a region.
+struct Both {
+    forward: Pass,
+    backward: Pass,
 }
 
-/// Does the item work on rows that a router sent?
-fn routed(i: &Item) -> bool {
-    match &i.kind {
-        Kind::Product { batch, .. } => *batch > 1.0,
-        Kind::Collective { kind, .. } => *kind == Collective::AllToAll,
-        _ => false,
+/// The regions of a model.
+struct Passes {
+    before: Both,
+    layers: Vec<Both>,
+    after: Both,
+}
+
+impl Passes {
+    /// Seconds of a chunk for one micro-batch.
+    fn each(&self, c: &Content, overlap: f64, paired: bool) -> Each {
+        let mut row: Vec<(&Both, usize)> = vec![];
+        row.extend(c.before.then_some((&self.before, 1)));
+        row.extend(c.layers.iter().map(|(group, n)| (&self.layers[*group], *n)));
+        row.extend(c.after.then_some((&self.after, 1)));
+        let forward: Vec<(&Pass, usize)> = row.iter().map(|(b, n)| (&b.forward, *n)).collect();
+        let backward: Vec<(&Pass, usize)> =
+            row.iter().rev().map(|(b, n)| (&b.backward, *n)).collect();
+        let mut each = Each {
+            forward: streams::seconds(&forward, overlap),
+            backward: streams::seconds(&backward, overlap),
+            both: None,
+        };
+        if paired {
+            // Layers go side by side; what is around them goes by itself.
+            let ends = [(c.before, &self.before), (c.after, &self.after)];
+            let ends = ends.into_iter().filter(|(here, _)| *here).map(|(_, b)| b);
+            let one = |p: &Pass| streams::seconds(&[(p, 1)], overlap);
+            let around = ends.fold(Seconds::default(), |sum, b| {
+                sum.plus(one(&b.forward), 1.0).plus(one(&b.backward), 1.0)
+            });
+            each.both = Some(c.layers.iter().fold(around, |sum, (group, n)| {
+                let b = &self.layers[*group];
+                sum.plus(streams::paired(&b.forward, &b.backward, overlap), *n as f64)
+            }));
+        }
+        each
     }
-}
-
-/// Seconds of traffic that `work` seconds beside it do not hide, where `share` of it can be hidden.
-fn exposed(traffic: f64, work: f64, share: f64) -> f64 {
-    f64::max(traffic - share * work, (1.0 - share) * traffic)
 }
 
 impl Sum {
-    fn seconds(&self, speed: &Speed<'_>, group: &dyn Fn(&[String]) -> Group) -> f64 {
-        let g = group(&self.axes);
+    fn seconds(&self, speed: &Speed<'_>, g: Group) -> f64 {
         if self.weights == 0.0 {
             return speed.collective(Collective::AllReduce, self.gradients, g);
         }
@@ -275,11 +360,13 @@ fn elements(g: &Graph, dims: &[nrl_ir::DimId]) -> f64 {
     dims.iter().map(|d| g.dims.bound(*d) as f64).product()
 }
 
-/// Seconds of one region, or chunk, for one micro-batch.
+/// Seconds of a chunk for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Each {
     forward: Seconds,
     backward: Seconds,
+    /// Of a forward and a backward side by side, where they can be.
+    both: Option<Seconds>,
 }
 
 impl Each {
@@ -287,6 +374,7 @@ impl Each {
         Each {
             forward: self.forward.plus(o.forward, times),
             backward: self.backward.plus(o.backward, times),
+            both: o.both.map(|b| self.both.unwrap_or_default().plus(b, times)),
         }
     }
 
@@ -295,45 +383,66 @@ impl Each {
     }
 
     fn chunk(&self) -> Chunk {
-        Chunk { forward: self.forward.sum(), backward: self.backward.sum() }
+        let (forward, backward) = (self.forward.sum(), self.backward.sum());
+        let saved = self.both.map_or(0.0, |b| forward + backward - b.sum());
+        Chunk { forward, backward, saved }
+    }
+
+    /// Where a share `pairs` of the forwards runs beside a backward: what they take together is dealt out as they take it apart.
+    fn beside(self, pairs: f64) -> Each {
+        let Some(both) = self.both else { return self };
+        let (f, b) = (self.forward, self.backward);
+        let part = |of: fn(&Seconds) -> f64, own: &Seconds| {
+            let sum = of(&f) + of(&b);
+            let share = if sum > 0.0 { of(own) / sum } else { 0.5 };
+            (1.0 - pairs) * of(own) + pairs * share * of(&both)
+        };
+        let each = |own: &Seconds| Seconds {
+            product: part(|s| s.product, own),
+            attention: part(|s| s.attention, own),
+            memory: part(|s| s.memory, own),
+            launch: part(|s| s.launch, own),
+            node: part(|s| s.node, own),
+            network: part(|s| s.network, own),
+        };
+        Each { forward: each(&f), backward: each(&b), both: None }
     }
 }
 
-/// Deals layers out to `pp` stages of `chunks` chunks each, in order: chunk `c` of stage `s` holds part
+/// What a chunk of a stage holds: layers as (group, number).
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Content {
+    before: bool,
+    layers: Vec<(usize, usize)>,
+    after: bool,
+}
+
+/// Deals groups of so many layers out to `pp` stages of `chunks` chunks each, in order: chunk `c` of stage `s` holds part
 /// `c * pp + s`. What comes before the layers goes with the first part, what comes after with the last.
-fn deal(
-    layers: &[(usize, Each)],
-    before: &Each,
-    after: &Each,
-    pp: usize,
-    chunks: usize,
-    split: &[usize],
-) -> Vec<Vec<Each>> {
+fn deal(layers: &[usize], pp: usize, chunks: usize, split: &[usize]) -> Vec<Vec<Content>> {
     let parts = pp * chunks.max(1);
-    let total: usize = layers.iter().map(|(n, _)| n).sum();
-    let mut stages = vec![vec![Each::default(); chunks.max(1)]; pp];
+    let total: usize = layers.iter().sum();
+    let mut stages = vec![vec![Content::default(); chunks.max(1)]; pp];
     let mut first = 0;
     for part in 0..parts {
         // Uneven numbers give the earlier parts one more.
         let even = total / parts + usize::from(part < total % parts);
         let count = split.get(part).copied().unwrap_or(even);
         let slot = &mut stages[part % pp][part / pp];
+        (slot.before, slot.after) = (part == 0, part + 1 == parts);
         let mut start = 0;
-        for (n, each) in layers {
+        for (group, n) in layers.iter().enumerate() {
             let from = first.max(start);
             let to = (first + count).min(start + n);
             if to > from {
-                *slot = slot.plus(*each, (to - from) as f64);
+                slot.layers.push((group, to - from));
             }
             start += n;
         }
         first += count;
     }
-    if let Some(slot) = stages.first_mut().and_then(|s| s.first_mut()) {
-        *slot = slot.plus(*before, 1.0);
-    }
-    if let Some(slot) = stages.last_mut().and_then(|s| s.last_mut()) {
-        *slot = slot.plus(*after, 1.0);
-    }
     stages
 }
+
+#[cfg(test)]
+mod tests;

@@ -142,6 +142,25 @@ impl Item {
                 _ => 0.0,
             }
     }
+
+    pub(crate) fn is_collective(&self) -> bool {
+        matches!(self.kind, Kind::Collective { .. })
+    }
+
+    /// Does it travel beside the computation: weights ahead of it, gradients behind it?
+    pub(crate) fn is_beside(&self) -> bool {
+        let Kind::Collective { kind, .. } = &self.kind else { return false };
+        matches!(kind, Collective::GatherWeights | Collective::ScatterGradients)
+    }
+
+    /// Does it work on rows that a router sent?
+    pub(crate) fn is_routed(&self) -> bool {
+        match &self.kind {
+            Kind::Product { batch, .. } => *batch > 1.0,
+            Kind::Collective { kind, .. } => *kind == Collective::AllToAll,
+            _ => false,
+        }
+    }
 }
 
 impl Work {
@@ -255,14 +274,25 @@ fn gradient_of_head(node: &Node) -> bool {
     )
 }
 
-/// Equal items become one with a higher count.
+/// Equal items become one with a higher count, but for those that a collective stands between which holds what follows: where
+/// it stands decides what runs beside it.
 fn merge(work: &mut Work) {
     let merged = |items: &mut Vec<Item>| {
         let mut out: Vec<Item> = vec![];
+        let mut from = 0;
         for item in items.drain(..) {
-            match out.iter_mut().find(|o| o.kind == item.kind) {
+            let start = if item.is_beside() { 0 } else { from };
+            let holds = item.is_collective() && !item.is_beside();
+            let known = match holds {
+                true => out.last_mut().filter(|o| o.kind == item.kind),
+                false => out[start..].iter_mut().find(|o| o.kind == item.kind),
+            };
+            match known {
                 Some(o) => o.count += item.count,
                 None => out.push(item),
+            }
+            if holds {
+                from = out.len();
             }
         }
         *items = out;

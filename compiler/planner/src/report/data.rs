@@ -31,6 +31,8 @@ pub struct Report {
     pub settings: Vec<String>,
     pub operations: Vec<Operation>,
     pub pipelines: Vec<Pipeline>,
+    /// Of passes and updates, forward and backward.
+    pub layers: Vec<Layer>,
     pub graphs: Vec<Graph>,
 }
 
@@ -384,6 +386,35 @@ pub struct Task {
     pub chunk: usize,
     pub micro_batch: usize,
     pub backward: bool,
+    pub start_seconds: f64,
+    pub end_seconds: f64,
+}
+
+/// The streams of one rank while one layer goes by, in the midst of its group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Layer {
+    pub phase: String,
+    pub backward: bool,
+    pub group: String,
+    /// Layers of the group.
+    pub layers: usize,
+    /// Of one layer for one micro-batch.
+    pub seconds: f64,
+    /// Sum to `seconds`; of collectives, what nothing hides.
+    pub parts: Vec<Part>,
+    pub tasks: Vec<StreamTask>,
+}
+
+/// What a stream does, from the beginning of the layer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamTask {
+    /// `compute`, `collectives` that hold it, `weights` that travel beside it, `host`.
+    pub stream: String,
+    pub what: String,
+    /// `node`, `network`, or `none`.
+    pub link: String,
     pub start_seconds: f64,
     pub end_seconds: f64,
 }

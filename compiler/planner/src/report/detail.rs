@@ -1,4 +1,4 @@
-//! Operations and pipelines of a report, from the work of each phase.
+//! Operations, pipelines and layers of a report, from the work of each phase.
 //!
 //! In: what was timed for each phase. Out: each kind of operation with its FLOPs, bytes and seconds, as a roofline
 //! shows them, and the schedule of the first micro-batches of each pipeline.
@@ -17,7 +17,7 @@ const LISTED: usize = 24;
 /// Micro-batches that are drawn: so many times the number of stages.
 const DRAWN: usize = 3;
 
-/// Adds operations and pipelines.
+/// Adds operations, pipelines and layers.
 pub(super) fn add(made: &Made<'_>, report: &mut Report) {
     let Some(f) = made.forecast else { return };
     for p in f.steps.iter().flat_map(|s| &s.phases) {
@@ -27,6 +27,7 @@ pub(super) fn add(made: &Made<'_>, report: &mut Report) {
         let half = p.model.is_some_and(|m| bf16(made.compiled, m));
         report.operations.extend(operations(p, job, *times, &speed, if half { 2.0 } else { 4.0 }));
         report.pipelines.extend(pipeline(p, job, f, &machine));
+        report.layers.extend(super::lanes::layers(p, job, &speed));
     }
 }
 

@@ -1,13 +1,14 @@
 //! A report as one page for browsers.
 //!
 //! In: a [`Report`], and another to compare it with. Out: a page that needs no network and no script: the timeline of
-//! the step, the schedule of pipelines, memory by stage and term, a roofline, collectives, all as SVG and tables.
+//! the step, the schedule of pipelines, the streams of a layer, memory by stage and term, a roofline, collectives, all as SVG and tables.
 //! The numbers are in it once more as the JSON of the report. Colors follow the browser's light or dark.
 
 use std::fmt::Write;
 
 use super::compare::Comparison;
 use super::data::*;
+use super::lanes::{self, brief};
 use super::words::{
     bytes, count, device_hours, difference, gib, hours, percent, seconds, thousands,
 };
@@ -21,6 +22,7 @@ pub fn page(r: &Report, against: Option<&Report>) -> String {
         time(r, step, &mut body);
     }
     pipelines(r, &mut body);
+    layers(r, &mut body);
     memory(r, &mut body);
     roofline(r, &mut body);
     collectives(r, &mut body);
@@ -226,8 +228,27 @@ fn pipelines(r: &Report, out: &mut String) {
     }
 }
 
+fn layers(r: &Report, out: &mut String) {
+    for l in &r.layers {
+        let way = if l.backward { "backward" } else { "forward" };
+        let parts: Vec<String> =
+            l.parts.iter().map(|x| format!("{} {}", x.name, brief(x.seconds))).collect();
+        section(&format!("A layer of {}, {way}", l.phase), "", out);
+        let _ = writeln!(
+            out,
+            "<p class=\"note\">One of {} layers on one rank, for one micro-batch: <span data-key=\"layer\" data-name=\"{}, {way}\" data-value=\"{}\">{}</span>, of it {}. Traffic that is hidden is not in it.</p>",
+            l.layers,
+            escaped(&l.phase),
+            l.seconds,
+            brief(l.seconds),
+            escaped(&parts.join(", "))
+        );
+        *out += &lanes::picture(l);
+    }
+}
+
 /// Meshes whose phases take turns on the same GPUs; those that run beside each other stand alone.
-fn lanes(s: &Step) -> Vec<Vec<&str>> {
+fn apart(s: &Step) -> Vec<Vec<&str>> {
     let mut meshes: Vec<&str> = vec![];
     for p in &s.phases {
         if !meshes.contains(&p.mesh.as_str()) {
@@ -246,7 +267,7 @@ fn memory(r: &Report, out: &mut String) {
     let note = "Over the step, then stage by stage with its terms; the dashed line is what the device has.";
     section("Memory of the fullest GPU", note, out);
     for step in &r.steps {
-        for on in lanes(step) {
+        for on in apart(step) {
             *out += &picture::memory_over_time(r, step, &on);
         }
     }

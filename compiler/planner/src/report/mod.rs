@@ -10,6 +10,7 @@ mod data;
 mod detail;
 mod hosts;
 mod html;
+mod lanes;
 mod picture;
 mod screen;
 pub mod words;

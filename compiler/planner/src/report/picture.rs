@@ -10,28 +10,28 @@ use super::html::escaped;
 use super::words::{bytes, count, gib, percent, seconds};
 
 /// Width of all pictures, in their own units.
-const W: f64 = 1040.0;
+pub(super) const W: f64 = 1040.0;
 /// Colors of terms in the style of the page.
 const COLORS: usize = 14;
 /// Room for names on the left.
-const LEFT: f64 = 150.0;
-const RIGHT: f64 = 20.0;
+pub(super) const LEFT: f64 = 150.0;
+pub(super) const RIGHT: f64 = 20.0;
 
-fn svg(height: f64, name: &str, body: &str) -> String {
+pub(super) fn svg(height: f64, name: &str, body: &str) -> String {
     format!(
         "<div class=\"wide picture\"><svg viewBox=\"0 0 {W} {height}\" role=\"img\" aria-label=\"{}\">\n{body}</svg></div>\n",
         escaped(name)
     )
 }
 
-fn text(x: f64, y: f64, class: &str, anchor: &str, said: &str) -> String {
+pub(super) fn text(x: f64, y: f64, class: &str, anchor: &str, said: &str) -> String {
     format!(
         "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>\n",
         escaped(said)
     )
 }
 
-fn rect(at: [f64; 4], class: &str, title: &str) -> String {
+pub(super) fn rect(at: [f64; 4], class: &str, title: &str) -> String {
     let [x, y, w, h] = at;
     format!(
         "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{:.2}\" height=\"{h:.2}\" class=\"{class}\" rx=\"1.5\"><title>{}</title></rect>\n",
@@ -41,12 +41,12 @@ fn rect(at: [f64; 4], class: &str, title: &str) -> String {
 }
 
 /// Characters that a width holds.
-fn holds(width: f64) -> usize {
+pub(super) fn holds(width: f64) -> usize {
     (width / 7.2) as usize
 }
 
 /// A round step for an axis up to `most`.
-fn tick(most: f64, about: f64) -> f64 {
+pub(super) fn tick(most: f64, about: f64) -> f64 {
     let raw = (most / about).max(f64::MIN_POSITIVE);
     let base = 10f64.powf(raw.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|m| m * base).into_iter().find(|t| *t >= raw).unwrap_or(raw)

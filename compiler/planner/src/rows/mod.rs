@@ -53,7 +53,8 @@ impl Table {
         for row in &rows {
             let said = row.wrong.clone().map_or(Ok(()), Err).and_then(|()| metric::known(row));
             cases.push(said.and_then(|()| recipe::recipe(row)).map(|asked| {
-                let key = format!("{:?} {} {:?}", asked.files, asked.stack, asked.compute);
+                let (stack, paired) = (&asked.stack, asked.layout.paired);
+                let key = format!("{:?} {stack} {:?} {paired}", asked.files, asked.compute);
                 let at = *index.entry(key).or_insert_with(|| {
                     wanted.push((asked, vec![]));
                     wanted.len() - 1
@@ -144,6 +145,7 @@ fn compile(asked: &Asked, rows: &[Row]) -> Result<Case, String> {
         }
         bytes.insert(name, b);
     }
-    let update = nrl_driver::updates(&c).into_iter().next().ok_or("no machine")?;
+    let mut update = nrl_driver::updates(&c).into_iter().next().ok_or("no machine")?;
+    update.job.paired = asked.layout.paired;
     Ok(Case { asked: asked.clone(), update, bytes })
 }

@@ -46,6 +46,8 @@ pub struct Layout {
     pub gathers: bool,
     pub sp: bool,
     pub micro: f64,
+    /// Forwards run beside backwards.
+    pub paired: bool,
 }
 
 /// The recipe of `row`.
@@ -308,7 +310,8 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
         // The column is the batch of a rank, cut into as many parts as there are stages.
         micro = (micro / (pp * vpp) as f64).max(1.0);
     }
-    Ok(Layout { tp, pp, vpp, cp, ep, etp, dp: all / fsdp, fsdp, gathers, sp, micro })
+    let paired = row.framework.contains("DualPipe");
+    Ok(Layout { tp, pp, vpp, cp, ep, etp, dp: all / fsdp, fsdp, gathers, sp, micro, paired })
 }
 
 fn plan(row: &Row, l: &Layout) -> String {
