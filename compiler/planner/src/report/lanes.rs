@@ -4,7 +4,6 @@
 //! spent on, with the tasks of each stream; an SVG with a row per stream.
 
 use nrl_sim::forecast::Phase;
-use nrl_sim::machine::Class;
 use nrl_sim::rates::{Seconds, Speed};
 use nrl_sim::streams::{Ran, Stream};
 use nrl_sim::train::{self, Job};
