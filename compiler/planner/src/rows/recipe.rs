@@ -345,7 +345,7 @@ fn plan(row: &Row, l: &Layout) -> String {
 /// Layers of each part where they do not divide: the parts with the head and the embedding get one less, as
 /// frameworks do that count those as layers, then the others from the end.
 fn split(layers: usize, parts: usize) -> Option<Vec<usize>> {
-    if parts <= 1 || parts > layers || layers.is_multiple_of(parts) {
+    if parts <= 1 || parts > 2 * layers || layers.is_multiple_of(parts) {
         return None;
     }
     let mut split = vec![layers.div_ceil(parts); parts];
