@@ -674,6 +674,7 @@ fn timed(
         chunks: pipeline.map_or(1, |p| p.chunks),
         split: pipeline.map(|p| p.parts.iter().map(layers).collect()),
         paired: false,
+        crossing: 1.0,
         update,
     };
     Some(Timed { job, machine, times: all.updates as f64, tokens: sizes.tokens, host, called })

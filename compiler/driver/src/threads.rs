@@ -323,7 +323,16 @@ impl Cast<'_> {
 }
 
 fn pass(work: Work, mesh: &Mesh, micro: usize, update: Option<Update>) -> Job {
-    Job { work, mesh: mesh.clone(), micro, chunks: 1, split: None, paired: false, update }
+    Job {
+        work,
+        mesh: mesh.clone(),
+        micro,
+        chunks: 1,
+        split: None,
+        paired: false,
+        crossing: 1.0,
+        update,
+    }
 }
 
 fn bound(g: &Graph, name: &str) -> f64 {

@@ -172,6 +172,7 @@ mod tests {
             chunks: 1,
             split: None,
             paired: false,
+            crossing: 1.0,
             update: None,
         };
         Chore { passes: vec![(job, 1.0)], ..Chore::default() }

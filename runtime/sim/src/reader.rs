@@ -20,6 +20,8 @@ pub(crate) struct Reader<'a> {
     pub speed: &'a Speed<'a>,
     /// How often weights travel for a micro-batch.
     pub weights: f64,
+    /// Of the bytes of all-to-alls across nodes, the share that is sent.
+    pub crossing: f64,
     /// Kinds of computation are kept apart, for pictures.
     pub fine: bool,
 }
@@ -32,6 +34,8 @@ impl Reader<'_> {
         let mut pass = Pass::default();
         let mut read = false;
         for item in items {
+            let fewer = self.fewer(item, &group);
+            let item = fewer.as_ref().unwrap_or(item);
             let (mut took, kernels) = self.speed.items(std::iter::once(item), &group);
             if item.is_beside() {
                 self.beside(item, &took, &mut pass);
@@ -50,6 +54,19 @@ impl Reader<'_> {
             uneven(&mut pass)
         }
         pass
+    }
+
+    /// An all-to-all across nodes that sends fewer bytes.
+    fn fewer(&self, item: &Item, group: &dyn Fn(&[String]) -> Group) -> Option<Item> {
+        let Kind::Collective { kind: Collective::AllToAll, axes, bytes } = &item.kind else {
+            return None;
+        };
+        if self.crossing == 1.0 || group(axes).class != Class::Network {
+            return None;
+        }
+        let bytes = bytes * self.crossing;
+        let kind = Kind::Collective { kind: Collective::AllToAll, axes: axes.clone(), bytes };
+        Some(Item { kind, ..*item })
     }
 
     fn beside(&self, item: &Item, took: &Seconds, pass: &mut Pass) {

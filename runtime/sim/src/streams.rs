@@ -98,9 +98,14 @@ pub fn seconds(row: &Row<'_>, overlap: f64) -> Seconds {
     Rows::of(row).run(overlap, &mut |_| ())
 }
 
+/// Share of an exchange that is hidden where another micro-batch computes meanwhile, at least: it takes 20 of the 132 multiprocessors of
+/// a device (DeepSeek-V3 report 2024, section 3.2.2).
+const EXCHANGE: f64 = 1.0 - 20.0 / 132.0;
+
 /// Seconds of a layer forward for one micro-batch beside the layer backward for another, which computes while the first waits for
 /// an all-to-all and the other way round. Of what is exchanged, and of weights, what nothing hides.
 pub fn paired(forward: &Pass, backward: &Pass, overlap: f64) -> Seconds {
+    let overlap = overlap.max(EXCHANGE);
     let run = |layers: usize| {
         let lanes = pair(forward, backward, layers);
         let mut engine = Engine::new(&lanes, overlap);

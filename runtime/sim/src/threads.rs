@@ -149,6 +149,7 @@ mod tests {
             chunks: 1,
             split: None,
             paired: false,
+            crossing: 1.0,
             update: None,
         };
         let machine =

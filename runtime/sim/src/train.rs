@@ -28,6 +28,9 @@ pub struct Job {
     /// The forward of one micro-batch runs beside the backward of another, so that each computes while the other waits for an
     /// all-to-all: DualPipe (DeepSeek-V3), `overlap_moe_expert_parallel_comm` (Megatron-Core).
     pub paired: bool,
+    /// Of the bytes that all-to-alls across nodes would send, the share that they do: less than 1 where a token that several ranks
+    /// of a node wait for crosses the network once, or goes in fewer bits.
+    pub crossing: f64,
     /// What an optimizer does at the end; `None` for a pass alone.
     pub update: Option<Update>,
 }
@@ -251,7 +254,8 @@ impl Job {
     }
 
     fn reader<'a>(&'a self, speed: &'a Speed<'a>, fine: bool) -> Reader<'a> {
-        Reader { mesh: &self.mesh, speed, weights: self.weights(), fine }
+        let (weights, crossing) = (self.weights(), self.crossing);
+        Reader { mesh: &self.mesh, speed, weights, crossing, fine }
     }
 
     /// What the streams of a rank do while a layer goes by, forward and backward: of the group that takes longest, in its midst.

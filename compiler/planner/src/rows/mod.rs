@@ -146,6 +146,9 @@ fn compile(asked: &Asked, rows: &[Row]) -> Result<Case, String> {
         bytes.insert(name, b);
     }
     let mut update = nrl_driver::updates(&c).into_iter().next().ok_or("no machine")?;
-    update.job.paired = asked.layout.paired;
+    if asked.layout.paired {
+        update.job.paired = true;
+        update.job.crossing = recipe::CROSSING;
+    }
     Ok(Case { asked: asked.clone(), update, bytes })
 }

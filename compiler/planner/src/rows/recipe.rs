@@ -50,6 +50,11 @@ pub struct Layout {
     pub paired: bool,
 }
 
+/// What DualPipe's all-to-alls send to other nodes, of what each expert's own copy would: a token goes to 4 of 8 nodes, once each, its own
+/// among them half of the time (3.5 copies for 7); what is dispatched has 8 bits, what is combined 16 (DeepSeek-V3 report 2024,
+/// sections 3.2.2 and 3.3.2).
+pub(super) const CROSSING: f64 = 0.5 * 0.75;
+
 /// The recipe of `row`.
 pub fn recipe(row: &Row) -> Result<Asked, String> {
     let gpus = row.gpus.ok_or("no number of GPUs")?;

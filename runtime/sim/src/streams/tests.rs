@@ -180,10 +180,11 @@ fn micro_batches_compute_in_turn_while_the_other_exchanges() {
         let exchange = Stretch { exchange: true, ..on(x, Class::Network) };
         pass(vec![compute(c), exchange], [0.0; 2], [0.0; 2])
     };
-    // 2 s and 4 s of computation hide 1 s and 2 s of exchange; nothing is hidden if nothing can be.
+    // 2 s and 4 s of computation hide 1 s and 2 s of exchange; where 20 of 132 multiprocessors send, they take that much longer.
     let took = paired(&of(2.0, 1.0), &of(4.0, 2.0), 1.0);
     assert!(near(took.sum(), 6.0) && near(took.product, 6.0), "{took:?}");
-    assert!(near(paired(&of(2.0, 1.0), &of(4.0, 2.0), 0.0).sum(), 9.0));
+    let sum = paired(&of(2.0, 1.0), &of(4.0, 2.0), 0.0).sum();
+    assert!(near(sum, 6.0 + 3.0 * 20.0 / 132.0), "{sum}");
     // More to exchange than to compute: the network sets the pace.
     let took = paired(&of(1.0, 3.0), &of(1.0, 3.0), 1.0);
     assert!(near(took.sum(), 6.0) && near(took.network, 4.0), "{took:?}");
