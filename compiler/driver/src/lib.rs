@@ -500,7 +500,7 @@ impl One<'_> {
         let mut wrong = vec![];
         for r in &self.lowered.rules[model].paths {
             let m = &self.lowered.program.models[model];
-            let param = m.params.iter().find(|p| p.name == r.param);
+            let param = m.params.iter().find(|p| p.name == r.param || p.path() == r.param);
             let (what, help) = match param {
                 None => {
                     let help = nrl_base::did_you_mean(&r.param, m.params.iter().map(|p| &*p.name));

@@ -226,13 +226,22 @@ pub(crate) fn dims(m: &Model) -> Dims {
     let routed =
         |p: &&ParamDecl| p.dims.len() > 2 && p.dims.iter().any(|d| m.dims.name(*d) == "expert");
     let mut groups: Vec<(&str, usize)> = vec![];
-    for (group, n) in m.params.iter().filter_map(|p| p.repeat.as_ref()) {
+    for (group, n, p) in m.params.iter().filter_map(|p| Some((&p.repeat.as_ref()?.0, p.repeat.as_ref()?.1, p))) {
         if !groups.iter().any(|(g, _)| g == group) {
-            groups.push((group, *n));
+            groups.push((group, n * p.apart()));
         }
     }
     let layers: f64 = groups.iter().map(|(_, n)| *n as f64).sum();
     let expert = m.params.iter().find(|p| routed(p));
+    // Layers that have a parameter of this name.
+    let having = |path: &str| -> f64 {
+        let own = m.params.iter().filter(|p| p.path() == path);
+        own.filter_map(|p| p.repeat.as_ref()).map(|(_, n)| *n as f64).sum()
+    };
+    // A hybrid has one block a layer; its mixers keep a state in place of keys and values.
+    let mixers = having("layers.a_log");
+    let state = mixers
+        * ["mg", "mr", "mp", "ms"].map(|d| size(d).unwrap_or(1.0)).iter().product::<f64>();
     let latent = config("kv_lora_rank").map(|n| n + config("qk_rope_head_dim").unwrap_or(0.0));
     let kv = size("kv").unwrap_or(1.0);
     let embedding = m.params.iter().find(|p| p.name == "embed").map_or(0.0, number);
@@ -246,10 +255,15 @@ pub(crate) fn dims(m: &Model) -> Dims {
         experts: size("expert")
             .filter(|_| expert.is_some())
             .zip(config("num_experts_per_tok").or_else(|| config("num_experts_per_token"))),
-        expert_layers: expert.and_then(|p| p.repeat.as_ref()).map_or(0.0, |(_, n)| *n as f64),
-        attention_layers: layers,
+        expert_layers: expert.map_or(0.0, |p| match p.repeat {
+            Some(_) => having(&p.path()),
+            None => 0.0,
+        }),
+        attention_layers: if mixers > 0.0 { having("layers.wk") } else { layers },
+        state,
+        state_groups: size("mg").filter(|_| mixers > 0.0).unwrap_or(1.0) as usize,
         kv_width: latent.unwrap_or(2.0 * kv * size("hd").unwrap_or(1.0)),
         kv_heads: if latent.is_some() { 1 } else { kv as usize },
-        reductions: 2.0,
+        reductions: if mixers > 0.0 { 1.0 } else { 2.0 },
     }
 }

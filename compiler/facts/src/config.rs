@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Experts, Latent, ModelFacts};
+use crate::{Experts, Hybrid, Latent, ModelFacts};
 
 /// Reads the dims of a `config.json`; a model with several inputs keeps them in `text_config`.
 pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
@@ -61,7 +61,8 @@ pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
             })
         }),
         linear_heads: keys.zip(number(&["linear_num_value_heads"])),
-        attention_layers: None,
+        attention_layers: hybrid(config).map(|h| h.pattern.matches('*').count() as u64),
+        hybrid: hybrid(config),
         multimodal: inner.is_some() || whole.get("vision_config").is_some(),
         params_b: None,
         eos: ids(config.get("eos_token_id").or(whole.get("eos_token_id"))),
@@ -101,6 +102,33 @@ fn positions(config: &Value) -> Option<String> {
     ];
     let said: Vec<String> = parts.into_iter().flatten().collect();
     (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Mixers of a config.json that has a pattern of layers, or a list of their kinds.
+fn hybrid(config: &Value) -> Option<Hybrid> {
+    let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
+    let pattern = config.get("hybrid_override_pattern").and_then(Value::as_str);
+    Some(Hybrid {
+        pattern: pattern.map(str::to_string).or_else(|| kinds(config))?,
+        heads: number(&["mamba_num_heads"])?,
+        head_dim: number(&["mamba_head_dim"])?,
+        state: number(&["ssm_state_size"])?,
+        groups: number(&["n_groups"])?,
+        conv: number(&["conv_kernel"])?,
+        latent: number(&["moe_latent_size"]).filter(|n| *n > 0),
+    })
+}
+
+/// The pattern that a list of kinds of layers, `layers_block_type`, says.
+fn kinds(config: &Value) -> Option<String> {
+    let kind = |v: &Value| match v.as_str()? {
+        "mamba" => Some('M'),
+        "attention" => Some('*'),
+        "mlp" => Some('-'),
+        "moe" => Some('E'),
+        _ => None,
+    };
+    config.get("layers_block_type")?.as_array()?.iter().map(kind).collect()
 }
 
 /// `llama3 factor 8 ..` of a `rope_scaling` map.
@@ -155,6 +183,7 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
         "Qwen2_5OmniForConditionalGeneration" => "qwen2_5_omni",
         "Qwen3OmniMoeForConditionalGeneration" => "qwen3_omni_moe",
         "Mistral3ForConditionalGeneration" => "mistral3",
+        "NemotronHForCausalLM" => "nemotron_h",
         _ => return None,
     };
     let gemma = kind.starts_with("gemma3");
@@ -173,10 +202,23 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
     put("vocab_size", json!(m.vocab));
     put("tie_word_embeddings", json!(m.tied));
     put("max_position_embeddings", json!(m.max_positions));
-    put("rope_theta", json!(m.rope_theta?));
-    let fine = gemma || kind.starts_with("qwen") || kind == "minimax_m2";
-    put("rms_norm_eps", json!(if fine { 1e-6 } else { 1e-5 }));
-    put("hidden_act", json!(if gemma { "gelu_pytorch_tanh" } else { "silu" }));
+    if let Some(h) = &m.hybrid {
+        put("hybrid_override_pattern", json!(h.pattern));
+        put("mamba_num_heads", json!(h.heads));
+        put("mamba_head_dim", json!(h.head_dim));
+        put("ssm_state_size", json!(h.state));
+        put("n_groups", json!(h.groups));
+        put("conv_kernel", json!(h.conv));
+        put("use_conv_bias", json!(true));
+        put("mamba_hidden_act", json!("silu"));
+        put("mlp_hidden_act", json!("relu2"));
+        put("layer_norm_epsilon", json!(1e-5));
+    } else {
+        put("rope_theta", json!(m.rope_theta?));
+        let fine = gemma || kind.starts_with("qwen") || kind == "minimax_m2";
+        put("rms_norm_eps", json!(if fine { 1e-6 } else { 1e-5 }));
+        put("hidden_act", json!(if gemma { "gelu_pytorch_tanh" } else { "silu" }));
+    }
     put("torch_dtype", json!("bfloat16"));
     put("eos_token_id", json!(m.eos));
     for part in m.rope_scaling.iter().flat_map(|text| text.split("; ")) {
@@ -218,6 +260,13 @@ pub(crate) fn write(m: &ModelFacts) -> Option<String> {
         put("moe_intermediate_size", json!(e.ffn));
         put("n_shared_experts", json!(e.shared_ffn / e.ffn));
         put("first_k_dense_replace", json!(e.first_dense));
+        put("norm_topk_prob", json!(true));
+    } else if let (Some(e), Some(h)) = (m.experts, &m.hybrid) {
+        put("n_routed_experts", json!(e.number));
+        put("num_experts_per_tok", json!(e.top_k));
+        put("moe_intermediate_size", json!(e.ffn));
+        put("moe_shared_expert_intermediate_size", json!(e.shared_ffn));
+        put("moe_latent_size", json!(h.latent.unwrap_or(0)));
         put("norm_topk_prob", json!(true));
     } else if let Some(e) = m.experts {
         put("num_experts", json!(e.number));

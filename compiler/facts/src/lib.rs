@@ -42,6 +42,8 @@ pub struct ModelFacts {
     pub latent: Option<Latent>,
     /// Key and value heads of gated-delta (linear attention) layers.
     pub linear_heads: Option<(u64, u64)>,
+    /// State-space mixers and the order of layers, of a hybrid.
+    pub hybrid: Option<Hybrid>,
     /// Layers with full attention, where they are not all.
     pub attention_layers: Option<u64>,
     /// Whether images, video or sound go in beside text.
@@ -79,6 +81,22 @@ pub struct Latent {
     pub rope: u64,
     pub nope: u64,
     pub value: u64,
+}
+
+/// Layers of several kinds, some of them state-space mixers (Mamba-2, Dao and Gu 2024).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Hybrid {
+    /// The kind of each layer: `M` a mixer, `*` attention, `-` feed-forward, `E` experts.
+    pub pattern: String,
+    /// Heads of a mixer, their size, the state of each of their numbers, groups that share it.
+    pub heads: u64,
+    pub head_dim: u64,
+    pub state: u64,
+    pub groups: u64,
+    /// Tokens that its convolution sees.
+    pub conv: u64,
+    /// Size of the vector that experts work on, where it is not the model's.
+    pub latent: Option<u64>,
 }
 
 /// The facts of a published checkpoint.

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::{Experts, Latent, ModelFacts};
+use crate::{Experts, Hybrid, Latent, ModelFacts};
 
 static TABLE: LazyLock<Vec<ModelFacts>> = LazyLock::new(|| rows(include_str!("../models.csv")));
 
@@ -91,6 +91,7 @@ fn row(r: &Row<'_>) -> Option<ModelFacts> {
         latent_attention: r.text("mla").is_some(),
         latent: r.text("mla").and_then(latent),
         linear_heads,
+        hybrid: r.text("hybrid").and_then(hybrid),
         attention_layers: r.number("attention_layers"),
         multimodal: r.flag("multimodal"),
         params_b: r.float("params_b").zip(r.float("active_b")),
@@ -114,6 +115,24 @@ fn latent(text: &str) -> Option<Latent> {
     })
 }
 
+/// Layers and sizes of `MEM*E; heads 64; size 64; state 128; groups 8; conv 4; latent 1024`.
+fn hybrid(text: &str) -> Option<Hybrid> {
+    let (pattern, sizes) = text.split_once(';')?;
+    let size = |name: &str| {
+        let of = |part: &str| part.trim().strip_prefix(name)?.trim().parse::<u64>().ok();
+        sizes.split(';').find_map(of)
+    };
+    Some(Hybrid {
+        pattern: pattern.trim().to_string(),
+        heads: size("heads")?,
+        head_dim: size("size")?,
+        state: size("state")?,
+        groups: size("groups")?,
+        conv: size("conv")?,
+        latent: size("latent"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +153,42 @@ mod tests {
             assert!(find(written).is_some(), "{written}");
         }
         assert!(find("/path/to/model").is_none());
+    }
+
+    /// Number of weights of a hybrid, written out layer by layer: within 0.2 % of what is published.
+    #[test]
+    fn hybrids_have_as_many_weights_as_their_dims_say() {
+        let mut seen = 0;
+        for m in all().iter().filter(|m| m.architecture == "NemotronHForCausalLM") {
+            let h = m.hybrid.as_ref().unwrap();
+            assert_eq!(h.pattern.chars().count() as u64, m.layers, "{}", m.name);
+            let attention = h.pattern.matches('*').count() as u64;
+            assert_eq!(Some(attention), m.attention_layers, "{}", m.name);
+            let (d, inner, shared) = (m.hidden, h.heads * h.head_dim, h.groups * h.state);
+            let mixer = d * (2 * inner + 2 * shared + h.heads)
+                + (inner + 2 * shared) * (h.conv + 1)
+                + 3 * h.heads
+                + inner
+                + inner * d;
+            let heads = m.head_dim * (2 * m.heads + 2 * m.kv_heads) * d;
+            let experts = m.experts.map_or(0, |e| {
+                let width = h.latent.unwrap_or(d);
+                let latent = h.latent.map_or(0, |l| 2 * l * d);
+                e.number * (d + 1) + 2 * e.number * e.ffn * width + 2 * e.shared_ffn * d + latent
+            });
+            let layer = |kind: char| match kind {
+                'M' => mixer,
+                '*' => heads,
+                '-' => 2 * d * m.ffn.unwrap(),
+                _ => experts,
+            };
+            let layers: u64 = h.pattern.chars().map(|kind| layer(kind) + d).sum();
+            let billions = (layers + 2 * m.vocab * d + d) as f64 / 1e9;
+            let (stated, _) = m.params_b.unwrap();
+            assert!((billions / stated - 1.0).abs() < 0.002, "{}: {billions} {stated}", m.name);
+            seen += 1;
+        }
+        assert!(seen >= 6, "{seen}");
     }
 
     /// Number of weights of a dense llama, written out.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dim::{DimId, Dims};
 use crate::graph::{Block, Graph, Node};
-use crate::op::{Attention, Op};
+use crate::op::{Attention, Op, Ssm};
 use crate::types::Type;
 
 /// Counted work.
@@ -98,6 +98,19 @@ pub fn node_cost(g: &Graph, node: &Node, size: &dyn Fn(DimId) -> f64) -> Cost {
             let all = context(g, attn, size);
             let keys = over_layers(attn, |w| w.map_or(all, |w| all.min(w as f64)));
             cost.flops = dims(&[attn.tok, attn.q]) * keys * pair
+        }
+        Op::Conv { conv } => cost.flops = 2.0 * count(node.outs[0]) * size(conv.taps),
+        Op::ConvGrad { conv } => cost.flops = 4.0 * count(node.outs[0]) * size(conv.taps),
+        // The backward pass computes states again, and the gradients of both factors of each product.
+        Op::Ssm { ssm } | Op::SsmGrad { ssm } => {
+            let back = matches!(node.op, Op::SsmGrad { .. });
+            let heads = dims(&[ssm.g, ssm.r]);
+            let once = match ssm.cached {
+                true => 6.0 * heads * dims(&[ssm.p, ssm.n]),
+                false => Ssm::flops(size(ssm.g), heads, size(ssm.p), size(ssm.n)),
+            };
+            cost.flops = if back { 3.0 } else { 1.0 } * size(ssm.tok) * once;
+            cost.comm_bytes = if ssm.ring.is_some() { moved } else { 0.0 };
         }
         Op::LogProb { .. } => cost.flops = 4.0 * widest,
         Op::LogProbGrad { .. } => cost.flops = 4.0 * widest,

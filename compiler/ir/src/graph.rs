@@ -45,12 +45,58 @@ pub struct ParamDecl {
     pub dims: Vec<DimId>,
     /// The `repeat` it belongs to and how many layers that has.
     pub repeat: Option<(String, usize)>,
-    /// Tensor name in the checkpoint, `{i}` standing for the layer.
+    /// Tensor name in the checkpoint, `{i}` standing for the layer; `{i*7+3}` where a turn of the loop
+    /// has several. `x.weight[4..8]` are some rows of a tensor.
     pub checkpoint: String,
     /// Shape in the checkpoint, major first: each entry is a group of dims merged into one, such
     /// as `[[q, hd], [d]]` for a `q_proj.weight` of `[q*hd, d]`.
     pub checkpoint_dims: Vec<Vec<DimId>>,
     pub trained: bool,
+}
+
+impl ParamDecl {
+    /// Layers in one turn of the loop it belongs to: 1, or as many as the numbers in its checkpoint
+    /// names are apart, `{i*7+3}` in place of `{i}`.
+    pub fn apart(&self) -> usize {
+        self.number().map_or(1, |(_, apart, _)| apart)
+    }
+
+    /// Name in the checkpoint at turn `turn` of its loop.
+    pub fn tensor(&self, turn: usize) -> String {
+        match self.number() {
+            Some((text, apart, first)) => {
+                self.checkpoint.replace(text, &(turn * apart + first).to_string())
+            }
+            None => self.checkpoint.replace("{i}", &turn.to_string()),
+        }
+    }
+
+    /// `{i*7+3}` in the checkpoint's name, with both numbers.
+    fn number(&self) -> Option<(&str, usize, usize)> {
+        let start = self.checkpoint.find("{i*")?;
+        let end = start + self.checkpoint[start..].find('}')?;
+        let (apart, first) = self.checkpoint[start + 3..end].split_once('+')?;
+        Some((&self.checkpoint[start..=end], apart.parse().ok()?, first.parse().ok()?))
+    }
+
+    /// If it is some rows of a tensor, `x.weight[4..8]`: the tensor's name and the rows.
+    pub fn rows(&self) -> Option<(&str, std::ops::Range<usize>)> {
+        rows_of(&self.checkpoint)
+    }
+
+    /// The name that recipes use: without the numbers of runs and layers, `layers.wq` for
+    /// `layers.2.0.wq`.
+    pub fn path(&self) -> String {
+        let number = |s: &&str| s.bytes().all(|b| b.is_ascii_digit());
+        self.name.split('.').filter(|s| !number(s)).collect::<Vec<_>>().join(".")
+    }
+}
+
+/// The name of a tensor and some of its rows, `x.weight[4..8]`.
+pub fn rows_of(name: &str) -> Option<(&str, std::ops::Range<usize>)> {
+    let (base, range) = name.strip_suffix(']')?.rsplit_once('[')?;
+    let (start, end) = range.split_once("..")?;
+    Some((base, start.parse().ok()?..end.parse().ok()?))
 }
 
 /// A value the host binds before each run.
@@ -74,6 +120,12 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// Layers in one turn of the loops over `group`.
+    pub fn layers_of_turn(&self, group: &str) -> usize {
+        let own = self.params.iter().filter(|p| p.repeat.as_ref().is_some_and(|(g, _)| g == group));
+        own.map(ParamDecl::apart).max().unwrap_or(1)
+    }
+
     pub fn new(name: &str) -> Graph {
         Graph { name: name.into(), ..Graph::default() }
     }

@@ -282,6 +282,44 @@ pub fn infer(g: &Graph, op: &Op, args: &[ValueId]) -> Result<Vec<Type>, ShapeErr
         }
         Op::AttentionGrad { .. } => vec![like(0), like(1), like(2)],
         Op::AttentionCached { attn } => vec![Type::f32([attn.tok, attn.q, attn.vd])],
+        Op::Conv { conv } | Op::ConvGrad { conv } => {
+            let mut want = vec![conv.tok];
+            want.extend(dims(1).iter().filter(|d| **d != conv.taps));
+            if dims(1).last() != Some(&conv.taps) || dims(0) != want {
+                return err(
+                    &[0, 1],
+                    format!(
+                        "a convolution takes a value over {} and a filter per item of its other \
+                         dims, got {} and {}",
+                        show_dims(g, &want),
+                        show_dims(g, dims(0)),
+                        show_dims(g, dims(1))
+                    ),
+                );
+            }
+            match op {
+                Op::Conv { .. } => vec![like(0)],
+                _ => vec![like(0), like(1)],
+            }
+        }
+        Op::Ssm { ssm } | Op::SsmGrad { ssm } => {
+            for (i, want) in ssm.operands().iter().enumerate() {
+                if dims(i) != want {
+                    return err(
+                        &[i],
+                        format!(
+                            "a state-space model takes {} here, got {}",
+                            show_dims(g, want),
+                            show_dims(g, dims(i))
+                        ),
+                    );
+                }
+            }
+            match op {
+                Op::Ssm { .. } => vec![like(0)],
+                _ => (0..4).map(like).collect(),
+            }
+        }
         Op::LogProb { vocab, .. } => {
             if !dims(0).contains(vocab) || g.id_of(args[1]) != Some(*vocab) {
                 return err(

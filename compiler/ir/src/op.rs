@@ -125,6 +125,17 @@ pub enum Op {
     /// `(q, k, v, sink?) -> o`: the same with keys and values of earlier tokens taken from, and these
     /// appended to, the cache of each sequence; derived from `Attention`, never written.
     AttentionCached { attn: Attention },
+    /// `(x[tok, c..], w[c.., taps]) -> y[tok, c..]`: causal depthwise convolution within each
+    /// sequence; the last tap is that of the token itself, tokens before the first are 0.
+    Conv { conv: Conv },
+    /// `(x, w, dy) -> (dx, dw)`.
+    ConvGrad { conv: Conv },
+    /// `(u[tok,g,r,p], a[tok,g,r], b[tok,g,n], c[tok,g,n]) -> y[tok,g,r,p]`: per head a state of
+    /// `[p, n]`, `s = exp(a) * (the s before) + u b'` and `y = s c`, from 0 at the first token of each
+    /// sequence (Dao and Gu 2024, "Transformers are SSMs"; `a <= 0` there is a step times the decay).
+    Ssm { ssm: Ssm },
+    /// `(u, a, b, c, dy) -> (du, da, db, dc)`.
+    SsmGrad { ssm: Ssm },
     /// `(logits[r.., vocab], labels: id(vocab)[r..], inv_temperature[]) -> (lp[r..], lse[r..], entropy[r..])`
     /// where `lp = log_softmax(logits * inv_temperature)[label]`. Ids from `valid` on have no
     /// probability.
@@ -182,6 +193,57 @@ pub struct Attention {
     pub window: Cycle<Option<usize>>,
     /// The ranks over which the tokens of a sequence are cut: their keys and values go around.
     pub ring: Option<Ring>,
+}
+
+/// Attributes of a convolution over tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conv {
+    pub tok: DimId,
+    pub taps: DimId,
+    /// Goes on from the last tokens of each sequence in a cache; derived, never written.
+    pub cached: bool,
+    /// The ranks over which the tokens of a sequence are cut.
+    pub ring: Option<Ring>,
+}
+
+/// Attributes of the rows of state-space models.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ssm {
+    pub tok: DimId,
+    /// Groups of heads that share `b` and `c`, and the heads of one.
+    pub g: DimId,
+    pub r: DimId,
+    /// Size of a head, and of the state of each of its numbers.
+    pub p: DimId,
+    pub n: DimId,
+    /// Goes on from the state of each sequence in a cache; derived, never written.
+    pub cached: bool,
+    /// The ranks over which the tokens of a sequence are cut; each runs its share of the heads over
+    /// all tokens.
+    pub ring: Option<Ring>,
+}
+
+impl Ssm {
+    /// Tokens that kernels take at once, as products of matrices (`chunk_size` of Mamba-2 models and
+    /// the default of Megatron-Core).
+    pub const CHUNK: f64 = 128.0;
+
+    /// Dims of the four operands, in order.
+    pub fn operands(&self) -> [Vec<DimId>; 4] {
+        [
+            vec![self.tok, self.g, self.r, self.p],
+            vec![self.tok, self.g, self.r],
+            vec![self.tok, self.g, self.n],
+            vec![self.tok, self.g, self.n],
+        ]
+    }
+
+    /// FLOPs per token of the forward pass in chunks, for `heads` heads in `groups` of size `p` and
+    /// `n`: scores and their product with `u` inside a chunk, the state of each chunk, and what it
+    /// adds to the next.
+    pub fn flops(groups: f64, heads: f64, p: f64, n: f64) -> f64 {
+        2.0 * (groups * Ssm::CHUNK * n + heads * Ssm::CHUNK * p + 2.0 * heads * p * n)
+    }
 }
 
 /// Ranks that hold parts of the same sequences, each as much of the causal square as any other
@@ -262,6 +324,10 @@ impl Op {
             Op::Attention { .. } => "attention",
             Op::AttentionGrad { .. } => "attention_grad",
             Op::AttentionCached { .. } => "attention_cached",
+            Op::Conv { .. } => "conv",
+            Op::ConvGrad { .. } => "conv_grad",
+            Op::Ssm { .. } => "ssm",
+            Op::SsmGrad { .. } => "ssm_grad",
             Op::LogProb { .. } => "log_prob",
             Op::LogProbGrad { .. } => "log_prob_grad",
             Op::LogProbHead { .. } => "log_prob_head",

@@ -127,7 +127,8 @@ impl Plan {
         let one = |(i, p): (usize, &crate::graph::ParamDecl)| match (&share, &p.repeat) {
             (None, repeat) => repeat.as_ref().map_or(1, |(_, n)| *n),
             (Some(s), Some((group, _))) => {
-                s.layers.iter().filter(|(g, _)| g == group).map(|(_, n)| *n).sum()
+                let own = s.layers.iter().filter(|(g, _)| g == group);
+                own.map(|(_, n)| *n).sum::<usize>().div_ceil(p.apart())
             }
             (Some(s), None) => {
                 let (early, late) = (before.contains(&i), after.contains(&i));

@@ -266,6 +266,10 @@ impl Checker<'_> {
                 })
             }
             Op::Const { .. }
+            | Op::Conv { .. }
+            | Op::ConvGrad { .. }
+            | Op::Ssm { .. }
+            | Op::SsmGrad { .. }
             | Op::TopK { .. }
             | Op::Fit { .. }
             | Op::Position { .. }
@@ -396,7 +400,11 @@ fn arity(op: &Op) -> Option<usize> {
         | Op::Contract { .. }
         | Op::Index { .. }
         | Op::ScatterAdd { .. }
+        | Op::Conv { .. }
         | Op::Recur { .. } => 2,
+        Op::ConvGrad { .. } => 3,
+        Op::Ssm { .. } => 4,
+        Op::SsmGrad { .. } => 5,
         Op::Select | Op::LogProb { .. } => 3,
         Op::LogProbHead { .. } => 4,
         Op::AttentionGrad { .. } => 6,

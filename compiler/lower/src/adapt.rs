@@ -59,7 +59,7 @@ impl<'a> Elab<'a, '_> {
         let m = &self.out.program.models[model];
         let below = format!("{path}.");
         let hit = |n: &str| path.is_empty() || n == path || n.starts_with(&below);
-        let found: Vec<usize> = (0..m.params.len()).filter(|i| hit(&m.params[*i].name)).collect();
+        let found: Vec<usize> = (0..m.params.len()).filter(|i| hit(&m.params[*i].path())).collect();
         if !found.is_empty() {
             return Ok(found);
         }

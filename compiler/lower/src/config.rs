@@ -61,6 +61,7 @@ pub fn normalize(config: &Value) -> Result<Map<String, Value>, String> {
     if o.get("use_bidirectional_attention").and_then(Value::as_bool) == Some(true) {
         return Err("use_bidirectional_attention is true; attention here is causal".into());
     }
+    hybrid(&mut o)?;
     let step = o.get("decoder_sparse_step").and_then(Value::as_u64).unwrap_or(1);
     let dense = o.get("mlp_only_layers").and_then(Value::as_array).is_some_and(|l| !l.is_empty());
     if step != 1 || dense {
@@ -156,6 +157,37 @@ fn window(o: &mut Map<String, Value>) {
     if let Some(w) = window.filter(|w| used && *w < context) {
         o.insert("max_position_embeddings".into(), w.into());
     }
+}
+
+/// The order of layers of a hybrid as one text, and what its mixers may not have.
+fn hybrid(o: &mut Map<String, Value>) -> Result<(), String> {
+    if let Some(kinds) = o.get("layers_block_type").and_then(Value::as_array)
+        && o.contains_key("mamba_num_heads")
+        && !o.contains_key("hybrid_override_pattern")
+    {
+        let kind = |v: &Value| match v.as_str() {
+            Some("mamba") => Ok('M'),
+            Some("attention") => Ok('*'),
+            Some("mlp") => Ok('-'),
+            Some("moe") => Ok('E'),
+            _ => Err(format!("layers_block_type names {v}; mamba, attention, mlp and moe are known")),
+        };
+        let pattern: String = kinds.iter().map(kind).collect::<Result<_, _>>()?;
+        o.insert("hybrid_override_pattern".into(), pattern.into());
+    }
+    if let Some(pattern) = o.get("hybrid_override_pattern").and_then(Value::as_str) {
+        if let Some(other) = pattern.chars().find(|c| !"M*-E".contains(*c)) {
+            return Err(format!(
+                "hybrid_override_pattern has `{other}`; M, *, - and E are kinds of layers"
+            ));
+        }
+        for key in ["use_bias", "mamba_proj_bias", "attention_bias"] {
+            if o.get(key).and_then(Value::as_bool) == Some(true) {
+                return Err(format!("{key} is true; a bias of these products is not supported"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Sets keys anew, those inside of an object one by one.

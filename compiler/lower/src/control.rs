@@ -1,12 +1,14 @@
 //! Control: choices, pipelines, blocks, loops over layers.
 
+use std::rc::Rc;
+
 use nrl_base::{Diagnostic, Span};
-use nrl_ir::Op;
+use nrl_ir::{Op, ValueId};
 use nrl_ir::host::{self, Builtin, HostType, Value};
 use nrl_syntax::ast::{self, Expr, ExprKind};
 
 use crate::elab::{El, Elab, Stop};
-use crate::value::{Env, Val};
+use crate::value::{Env, Layer, Run, Val};
 
 impl<'a> Elab<'a, '_> {
     pub fn if_(
@@ -424,8 +426,22 @@ impl<'a> Elab<'a, '_> {
             };
             starts.push(self.tensor(&v, c.name.span)?.id);
         }
-        let mut inner = env.clone();
-        inner.bind(&f.var.text, Val::Layer(layers.clone()));
+        for run in &layers.runs {
+            starts = self.turns(env, f, run, &starts, span)?;
+        }
+        let mut vals: Vec<Val<'a>> = starts.into_iter().map(|o| self.made(o, None)).collect();
+        Ok(if vals.len() == 1 { vals.remove(0) } else { Val::Tuple(vals) })
+    }
+
+    /// The scan of one run: its body is that of the loop, once for each layer of a turn.
+    fn turns(
+        &mut self,
+        env: &Env<'a>,
+        f: &'a ast::For,
+        run: &Run<'a>,
+        starts: &[ValueId],
+        span: Span,
+    ) -> El<Vec<ValueId>> {
         let b = self.builder(span)?;
         let params: Vec<_> = starts
             .iter()
@@ -435,58 +451,71 @@ impl<'a> Elab<'a, '_> {
             })
             .collect();
         b.blocks.push(nrl_ir::Block { params: params.clone(), ..Default::default() });
-        for (c, p) in f.carrying.iter().zip(&params) {
-            inner.bind(&c.name.text, self.made(*p, None));
+        let mut carried = Ok(params);
+        for layer in &run.layers {
+            carried = carried.and_then(|c| self.turn(env, f, layer, &c));
         }
-        let value = self.block(&inner, &f.body);
-        let results = value.and_then(|v| {
-            let vals = match v {
-                Val::Tuple(vals) => vals,
-                v => vec![v],
-            };
-            vals.iter().map(|v| Ok(self.tensor(v, f.body.span)?.id)).collect::<El<Vec<_>>>()
-        });
         let b = self.builder(span)?;
         let Some(mut body) = b.blocks.pop() else { return Err(Stop) };
-        let results = results?;
-        let b = self.builder(span)?;
-        let fits = results.len() == starts.len()
-            && results.iter().zip(&starts).all(|(r, s)| {
-                let (r, s) = (b.graph.dims_of(*r), b.graph.dims_of(*s));
-                r.len() == s.len() && r.iter().all(|d| s.contains(d))
-            });
-        if !fits {
-            let show = |vs: &[nrl_ir::ValueId]| {
-                vs.iter()
-                    .map(|v| nrl_ir::infer::show_dims(&b.graph, b.graph.dims_of(*v)))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            };
-            let (got, want) = (show(&results), show(&starts));
-            return self.fail(
-                Diagnostic::error(
-                    "dim-mismatch",
-                    format!("the loop carries {want} but its body ends with {got}"),
-                )
-                .label(f.body.value.as_ref().map_or(f.body.span, |v| v.span), got)
-                .label(f.var.span, format!("carried: {want}")),
-            );
-        }
-        body.results = results;
+        body.results = carried?;
         let scan = nrl_ir::op::Scan {
-            group: layers.name.clone(),
+            group: run.group.clone(),
             first: 0,
-            count: layers.count,
+            count: run.turns,
             reverse: false,
             carries: starts.len(),
             body,
         };
-        let outs = match b.push(Op::Scan { scan: Box::new(scan) }, &starts) {
-            Ok(o) => o,
-            Err(e) => return self.shape_error(e, &[span], span),
+        let b = self.builder(span)?;
+        match b.push(Op::Scan { scan: Box::new(scan) }, starts) {
+            Ok(o) => Ok(o),
+            Err(e) => self.shape_error(e, &[span], span),
+        }
+    }
+
+    /// The body of a loop for one layer: what it carries on.
+    fn turn(
+        &mut self,
+        env: &Env<'a>,
+        f: &'a ast::For,
+        layer: &Rc<Layer<'a>>,
+        carried: &[ValueId],
+    ) -> El<Vec<ValueId>> {
+        let mut inner = env.clone();
+        inner.bind(&f.var.text, Val::Layer(layer.clone()));
+        for (c, p) in f.carrying.iter().zip(carried) {
+            inner.bind(&c.name.text, self.made(*p, None));
+        }
+        let vals = match self.block(&inner, &f.body)? {
+            Val::Tuple(vals) => vals,
+            v => vec![v],
         };
-        let mut vals: Vec<Val<'a>> = outs.into_iter().map(|o| self.made(o, None)).collect();
-        Ok(if vals.len() == 1 { vals.remove(0) } else { Val::Tuple(vals) })
+        let results =
+            vals.iter().map(|v| Ok(self.tensor(v, f.body.span)?.id)).collect::<El<Vec<_>>>()?;
+        let b = self.builder(f.body.span)?;
+        let fits = results.len() == carried.len()
+            && results.iter().zip(carried).all(|(r, s)| {
+                let (r, s) = (b.graph.dims_of(*r), b.graph.dims_of(*s));
+                r.len() == s.len() && r.iter().all(|d| s.contains(d))
+            });
+        if fits {
+            return Ok(results);
+        }
+        let show = |vs: &[ValueId]| {
+            vs.iter()
+                .map(|v| nrl_ir::infer::show_dims(&b.graph, b.graph.dims_of(*v)))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let (got, want) = (show(&results), show(carried));
+        self.fail(
+            Diagnostic::error(
+                "dim-mismatch",
+                format!("the loop carries {want} but its body ends with {got}"),
+            )
+            .label(f.body.value.as_ref().map_or(f.body.span, |v| v.span), got)
+            .label(f.var.span, format!("carried: {want}")),
+        )
     }
 }
 

@@ -32,6 +32,7 @@ mod placement;
 mod plan;
 mod probe;
 mod recipe;
+mod repeat;
 mod rollout;
 mod scan;
 pub mod seen;

@@ -16,7 +16,8 @@ use crate::call::ArgVal;
 use crate::elab::{El, Elab, GraphKind, Mode, Stop};
 use crate::facts::ModelFacts;
 use crate::modules::ModuleId;
-use crate::value::{Env, Layers, Member, PlanRules, Val};
+use crate::repeat::{Place, next_rows};
+use crate::value::{Env, Member, PlanRules, Val};
 
 /// What elaboration needs of a model to build it again in another graph.
 #[derive(Clone, Debug)]
@@ -57,6 +58,12 @@ impl<'a> ModelInfo<'a> {
             lora: None,
         }
     }
+}
+
+/// Dims that a checkpoint stores merged with the dim before them: sizes of heads, of a mixer's heads
+/// and state, and heads of a group.
+pub fn is_merged(dim: &str) -> bool {
+    matches!(dim, "hd" | "vd" | "khd" | "pair" | "mr" | "mp" | "ms")
 }
 
 impl<'a> Elab<'a, '_> {
@@ -248,13 +255,14 @@ impl<'a> Elab<'a, '_> {
             "qwen3_moe" => "Qwen3MoeForCausalLM",
             "mixtral" => "MixtralForCausalLM",
             "deepseek_v3" => "DeepseekV3ForCausalLM",
+            "nemotron_h" => "NemotronHForCausalLM",
             "gpt" => "GPT",
             _ => "LlamaForCausalLM",
         };
         let kind = match family {
             "gemma3" => "gemma3_text",
             "qwen2" | "qwen3" | "qwen3_moe" | "mixtral" | "deepseek_v3" | "gpt" | "glm4_moe"
-            | "gpt_oss" | "minimax_m2" => family,
+            | "gpt_oss" | "minimax_m2" | "nemotron_h" => family,
             _ => "llama",
         };
         if let Some(o) = json.as_object_mut() {
@@ -349,11 +357,11 @@ impl<'a> Elab<'a, '_> {
         Ok(env)
     }
 
-    fn member(
+    pub fn member(
         &mut self,
         env: &mut Env<'a>,
         member: &'a ast::Member,
-        layers: Option<&mut Layers>,
+        layer: Option<&mut Place>,
         info: &ModelInfo<'a>,
     ) -> El<()> {
         match &member.kind {
@@ -362,14 +370,9 @@ impl<'a> Elab<'a, '_> {
                     self.dim(env, d)?;
                 }
             }
-            MemberKind::Param(p) => self.params(env, p, layers, info)?,
+            MemberKind::Param(p) => self.params(env, p, layer, info)?,
             MemberKind::Repeat { name, count, members } => {
-                let v = self.expr(env, count)?;
-                let count = self.whole(&v, count.span, "the number of layers")?;
-                let mut layers = Layers { name: name.text.clone(), count, params: IndexMap::new() };
-                for m in members {
-                    self.member(env, m, Some(&mut layers), info)?;
-                }
+                let layers = self.repeat(env, name, count, members, info)?;
                 env.bind(&name.text, Val::Layers(Rc::new(layers)));
             }
             MemberKind::Let(bind) => {
@@ -417,7 +420,7 @@ impl<'a> Elab<'a, '_> {
         &mut self,
         env: &mut Env<'a>,
         p: &'a ast::ParamDecl,
-        mut layers: Option<&mut Layers>,
+        mut layers: Option<&mut Place>,
         info: &ModelInfo<'a>,
     ) -> El<()> {
         let span = p.names.first().map_or(info.item.span, |n| n.span);
@@ -483,15 +486,20 @@ impl<'a> Elab<'a, '_> {
                 // Only logits read it, and there are none.
                 continue;
             }
-            let repeat = layers.as_ref().map(|l| (l.name.clone(), l.count));
-            let name = repeat.as_ref().map_or(n.text.clone(), |(g, _)| format!("{g}.{}", n.text));
+            let repeat = layers.as_ref().map(|l| (l.group.clone(), l.turns));
+            let name = layers.as_ref().map_or(n.text.clone(), |l| format!("{}.{}", l.path, n.text));
             let b = self.builder(span)?;
+            let checkpoint = match layers.as_ref() {
+                Some(l) => l.numbered(&checkpoint),
+                None => checkpoint,
+            };
+            let checkpoint = next_rows(&b.graph, checkpoint, &declared);
             let index = b.graph.params.len();
             let dims = match info.storage.get(index) {
                 Some(order) => order.iter().map(|i| declared[*i]).collect(),
                 None => declared.clone(),
             };
-            let head = |d| matches!(b.graph.dims.name(d), "hd" | "vd" | "khd" | "pair");
+            let head = |d| is_merged(b.graph.dims.name(d));
             let checkpoint_dims = merged(&declared, head);
             let trained = info.lora.is_none() && !info.frozen.contains(&name);
             let decl = ParamDecl { name, dims, repeat, checkpoint, checkpoint_dims, trained };
@@ -631,7 +639,14 @@ impl<'a> Elab<'a, '_> {
             let last = b.input("last", Type::id(tok, [row]));
             me.tensor_op(Op::Index { dim: tok }, &[logits, last], &[span, span], span)
         })?;
-        Ok(self.push_graph(builder.finish(&[("logits", out)]), GraphKind::Generate { model: id }))
+        let graph = builder.finish(&[("logits", out)]);
+        let mut states = false;
+        graph.body.walk(&mut |n| states |= matches!(n.op, Op::Conv { .. } | Op::Ssm { .. }));
+        if states {
+            let what = "generation from the state of a state-space model does not run yet";
+            self.later(span, what, "this generator");
+        }
+        Ok(self.push_graph(graph, GraphKind::Generate { model: id }))
     }
 }
 

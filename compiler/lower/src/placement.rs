@@ -210,7 +210,11 @@ impl<'a> Elab<'a, '_> {
         let pp = self.axis_of(mesh, &s.axis);
         let m = &self.out.program.models[model];
         let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
-        groups.extend(m.params.iter().filter_map(|p| p.repeat.as_ref()).map(|(g, n)| (&**g, *n)));
+        groups.extend(
+            m.params
+                .iter()
+                .filter_map(|p| p.repeat.as_ref().map(|(g, n)| (&**g, *n * p.apart()))),
+        );
         let layers: usize = groups.values().sum();
         if layers == 0 {
             return;
@@ -299,7 +303,15 @@ impl<'a> Elab<'a, '_> {
 /// Does `layers.*.self_attn.q_proj` name the tensor `model.layers.{i}.self_attn.q_proj.weight`?
 fn names(pattern: &str, checkpoint: &str) -> bool {
     let stored = checkpoint.strip_suffix(".weight").unwrap_or(checkpoint);
-    let stored = stored.replace("{i}", "*").replace("{e}", "*");
+    let stored = numberless(stored).replace("{e}", "*");
     let bare = stored.strip_prefix("model.").unwrap_or(&stored);
     pattern == stored || pattern.strip_prefix("model.").unwrap_or(pattern) == bare
+}
+
+/// A name with `*` for the number of the layer.
+fn numberless(name: &str) -> String {
+    match name.find("{i").and_then(|start| Some((start, start + name[start..].find('}')?))) {
+        Some((start, end)) => format!("{}*{}", &name[..start], &name[end + 1..]),
+        None => name.to_string(),
+    }
 }

@@ -134,8 +134,14 @@ impl<'a> Elab<'a, '_> {
                 let all = ["accuracy", "reward", "pass_at_k", "length", "truncated", "failed"];
                 members(v.kind(), &all, false)
             }
-            (Val::Layer(l) | Val::Layers(l), _) => {
+            (Val::Layer(l), _) => {
                 let names: Vec<&str> = l.params.keys().map(String::as_str).collect();
+                members(format!("a layer: {}", names.join(", ")), &names, false)
+            }
+            (Val::Layers(l), _) => {
+                let first = l.runs.iter().flat_map(|r| &r.layers).next();
+                let names: Vec<&str> =
+                    first.iter().flat_map(|l| l.params.keys()).map(String::as_str).collect();
                 members(format!("{} layers: {}", l.count, names.join(", ")), &names, false)
             }
             (Val::Module(m), _) => {

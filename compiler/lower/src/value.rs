@@ -56,8 +56,8 @@ pub enum Val<'a> {
     /// A function of the model being elaborated.
     Member(Rc<Member<'a>>),
     /// The `repeat` of a model, and one of its iterations.
-    Layers(Rc<Layers>),
-    Layer(Rc<Layers>),
+    Layers(Rc<Layers<'a>>),
+    Layer(Rc<Layer<'a>>),
     /// By index of the facts.
     Cluster(usize),
     Mesh(usize),
@@ -176,11 +176,30 @@ pub struct Stale {
     pub span: Span,
 }
 
-/// The parameters of a `repeat`.
+/// The layers of a `repeat`, in the order in which they run.
 #[derive(Debug)]
-pub struct Layers {
-    pub name: String,
+pub struct Layers<'a> {
     pub count: usize,
+    pub runs: Vec<Run<'a>>,
+}
+
+/// Equal turns of a few layers, one after the other.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// Its group in the graph.
+    pub group: String,
+    pub turns: usize,
+    /// The layers of one turn.
+    pub layers: Vec<Rc<Layer<'a>>>,
+}
+
+/// One layer of a turn, and its parameters.
+#[derive(Debug)]
+pub struct Layer<'a> {
+    /// Name of the `repeat`.
+    pub name: String,
+    /// The item of the list that the `repeat` is over.
+    pub it: Option<Val<'a>>,
     pub params: IndexMap<String, Option<ParamId>>,
 }
 

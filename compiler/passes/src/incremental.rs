@@ -1,4 +1,5 @@
-//! Generation from the graph of a model: attention over a cache of keys and values.
+//! Generation from the graph of a model: attention over a cache of keys and values, convolutions and
+//! state-space models from the state of each sequence.
 //!
 //! Takes a forward graph, gives one whose tokens follow those in the cache: prefill and decode are
 //! this graph with other counts. Everything over the dim of the input `ids`, or one that attention
@@ -13,10 +14,14 @@ pub fn incremental(graph: &Graph) -> Result<Graph, Problem> {
     let ids = graph.inputs.iter().filter(|i| i.name == "ids");
     let mut toks: Vec<DimId> = ids.flat_map(|i| i.ty.dims.clone()).collect();
     graph.body.walk(&mut |n| {
-        if let Op::Attention { attn } = &n.op
-            && !toks.contains(&attn.tok)
-        {
-            toks.push(attn.tok);
+        let tok = match &n.op {
+            Op::Attention { attn } => attn.tok,
+            Op::Conv { conv } => conv.tok,
+            Op::Ssm { ssm } => ssm.tok,
+            _ => return,
+        };
+        if !toks.contains(&tok) {
+            toks.push(tok);
         }
     });
     let mut g = graph.clone();
@@ -44,6 +49,8 @@ fn cache(block: &mut Block) {
                 node.op = Op::AttentionCached { attn: attn.clone() };
                 node.outs.truncate(1);
             }
+            Op::Conv { conv } => conv.cached = true,
+            Op::Ssm { ssm } => ssm.cached = true,
             _ => {}
         }
     }
@@ -60,6 +67,8 @@ fn not_causal(g: &Graph, n: &Node, toks: &[DimId]) -> Option<Problem> {
             over_tok(g.dims_of(n.args[1]))
         }
         Op::AttentionGrad { attn } => Some(attn.tok),
+        Op::ConvGrad { conv } => Some(conv.tok),
+        Op::SsmGrad { ssm } => Some(ssm.tok),
         Op::Next { dim, .. } | Op::Recur { dim, .. } => toks.contains(dim).then_some(*dim),
         Op::LogProbGrad { .. }
         | Op::LogProbHeadGrad { .. }
@@ -83,6 +92,8 @@ fn not_causal(g: &Graph, n: &Node, toks: &[DimId]) -> Option<Problem> {
         | Op::Rope { .. }
         | Op::Attention { .. }
         | Op::AttentionCached { .. }
+        | Op::Conv { .. }
+        | Op::Ssm { .. }
         | Op::LogProb { .. }
         | Op::LogProbHead { .. }
         | Op::Scan { .. }

@@ -47,7 +47,7 @@ pub fn pipeline(plan: &mut Plan, axis: &str, chunks: usize, split: Option<&[usiz
             boundary = scan.body.params[..scan.carries].iter().map(|v| bytes(g, *v)).sum();
         }
         if !groups.iter().any(|(name, _)| *name == scan.group) {
-            groups.push((scan.group.clone(), scan.count));
+            groups.push((scan.group.clone(), scan.count * g.layers_of_turn(&scan.group)));
         }
     }
     let total: usize = groups.iter().map(|(_, n)| n).sum();

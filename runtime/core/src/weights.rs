@@ -217,7 +217,7 @@ pub fn is_vector(decl: &ParamDecl) -> bool {
 
 /// Name in a checkpoint of layer `layer`.
 pub fn tensor_name(decl: &ParamDecl, layer: usize) -> String {
-    decl.checkpoint.replace("{i}", &layer.to_string())
+    decl.tensor(layer)
 }
 
 /// Every tensor of a model: parameter, layer and name, in slot order.

@@ -1,4 +1,4 @@
-//! The CPU engine: matrix products, fused kernels, attention.
+//! The CPU engine: matrix products, fused kernels, attention, state-space models.
 
 #![allow(unsafe_code)]
 
@@ -8,6 +8,7 @@ pub mod gemm;
 pub mod jit;
 pub mod logprob;
 pub mod simd;
+pub mod ssm;
 mod threads;
 
 pub use executor::{Counted, Counter, CpuEngine};

@@ -47,7 +47,7 @@ impl Interp<'_> {
         self.layers.last().map_or(0, |(_, layer)| *layer)
     }
 
-    fn sequences(&self, r: usize, tok: DimId) -> Result<Vec<usize>, Error> {
+    pub(crate) fn sequences(&self, r: usize, tok: DimId) -> Result<Vec<usize>, Error> {
         match self.ranks[r].bind.offsets.get(&tok) {
             Some(offsets) => Ok(offsets.clone()),
             None => Ok(vec![0, self.size(r, tok)?]),

@@ -10,6 +10,7 @@ mod collective;
 mod fused;
 mod logprob;
 mod ops;
+mod ssm;
 mod tensor;
 
 use std::collections::BTreeMap;

@@ -60,6 +60,10 @@ impl Interp<'_> {
             Op::Attention { attn } => self.attention(r, attn, args)?,
             Op::AttentionGrad { attn } => self.attention_grad(r, attn, args)?,
             Op::AttentionCached { attn } => vec![self.attention_cached(r, attn, args)?],
+            Op::Conv { conv } => vec![self.conv(r, conv, args)?],
+            Op::ConvGrad { conv } => self.conv_grad(r, conv, args)?,
+            Op::Ssm { ssm } => vec![self.ssm(r, ssm, args)?],
+            Op::SsmGrad { ssm } => self.ssm_grad(r, ssm, args)?,
             Op::LogProbGrad { vocab, valid, .. } => {
                 vec![self.log_prob_grad(r, *vocab, *valid, args)?]
             }

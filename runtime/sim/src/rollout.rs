@@ -33,6 +33,8 @@ pub struct Shard {
     pub expert_flops: f64,
     /// Keys and values of a token, in bytes.
     pub kv_bytes: f64,
+    /// State of a sequence in state-space mixers, in bytes: read and written for every token.
+    pub state_bytes: f64,
     pub layers: f64,
     /// Layers with experts.
     pub expert_layers: f64,
@@ -147,6 +149,7 @@ impl Shard {
         let tokens = batch * serving.computed;
         let mut t = self.pass(speed, tokens);
         t += self.layers * speed.layer + self.expert_layers * speed.expert_layer;
+        t += 2.0 * batch * self.state_bytes / speed.kv;
         t + speed.step + speed.sequence * batch
     }
 

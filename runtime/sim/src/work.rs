@@ -5,7 +5,7 @@
 //! before the layers, one layer of each group, after them. The regions are what a pipeline deals
 //! out to its stages. Nothing here knows a machine.
 
-use nrl_ir::op::Attention;
+use nrl_ir::op::{Attention, Ssm};
 use nrl_ir::plan::Plan;
 use nrl_ir::{Block, DType, DimId, Graph, Node, Op, ReduceOp, ValueId};
 use serde::Serialize;
@@ -117,6 +117,16 @@ pub struct Layers {
     pub each: Region,
 }
 
+impl Layers {
+    /// Turns of `apart` unlike layers as so many times the layers, each the mean of a turn.
+    fn average(&mut self, apart: usize) {
+        self.count *= apart;
+        for item in self.each.forward.iter_mut().chain(&mut self.each.backward) {
+            item.count /= apart as f64;
+        }
+    }
+}
+
 /// A pass over one micro-batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Work {
@@ -218,6 +228,9 @@ impl Work {
             }
             passed = if scan.reverse { Passed::Back } else { Passed::Layers };
         }
+        for layers in &mut work.layers {
+            layers.average(g.layers_of_turn(&layers.group));
+        }
         merge(&mut work);
         work
     }
@@ -239,9 +252,12 @@ impl Work {
 pub(crate) fn ring_of(g: &Graph) -> f64 {
     let mut ranks = 1;
     g.body.walk(&mut |n| {
-        if let Op::Attention { attn } | Op::AttentionGrad { attn } = &n.op {
-            ranks = attn.ring.as_ref().map_or(ranks, |r| r.ranks);
-        }
+        let ring = match &n.op {
+            Op::Attention { attn } | Op::AttentionGrad { attn } => attn.ring.as_ref(),
+            Op::Ssm { ssm } | Op::SsmGrad { ssm } => ssm.ring.as_ref(),
+            _ => None,
+        };
+        ranks = ring.map_or(ranks, |r| r.ranks);
     });
     ranks as f64
 }
@@ -370,6 +386,10 @@ impl Count<'_> {
                 self.ring(attn, node, 2.0, to);
             }
             Op::AttentionCached { attn } => to.extend(self.attention(attn, false)),
+            // One pass over memory each; forward and its gradient read what they need once.
+            Op::Conv { .. } | Op::ConvGrad { .. } => put(Kind::Memory { bytes: moved() }),
+            Op::Ssm { ssm } => self.states(ssm, node, 1.0, to),
+            Op::SsmGrad { ssm } => self.states(ssm, node, 3.0, to),
             Op::LogProbHead { vocab, d, .. } => {
                 let rows = self.elements(node.outs[0]);
                 let (n, k) = (self.size(*vocab), self.size(*d));
@@ -480,6 +500,26 @@ impl Count<'_> {
         let Some(ring) = &attn.ring else { return };
         let bytes = times * (self.bytes(node.args[1]) + self.bytes(node.args[2]));
         to.push(Item { kind: self.sent(Collective::Ring, &ring.axes, bytes), count: 1.0 });
+    }
+
+    /// A state-space model in chunks: products inside and between chunks, which run as attention does, then
+    /// operands, results and the states of chunks, in 32 bits. Ranks that share sequences trade tokens
+    /// for heads before and after it.
+    fn states(&self, ssm: &Ssm, node: &Node, times: f64, to: &mut Vec<Item>) {
+        let mut put = |kind: Kind| to.push(Item { kind, count: 1.0 });
+        let (tokens, groups) = (self.size(ssm.tok), self.size(ssm.g));
+        let (heads, p, n) = (groups * self.size(ssm.r), self.size(ssm.p), self.size(ssm.n));
+        let flops = times * tokens * if ssm.cached { 6.0 * heads * p * n } else { Ssm::flops(groups, heads, p, n) };
+        // Two products per head and token of `width`, as attention over so many tokens has.
+        let context = flops / (4.0 * tokens * heads * p).max(1.0);
+        put(Kind::Attention { tokens, heads, width: p, context, backward: false });
+        let operands: f64 = node.args.iter().chain(&node.outs).map(|v| self.bytes(*v)).sum();
+        let chunks = if ssm.cached { tokens } else { tokens / Ssm::CHUNK };
+        // Written, passed on and read again.
+        put(Kind::Memory { bytes: operands + times * 4.0 * 4.0 * chunks * heads * p * n });
+        if let Some(ring) = &ssm.ring {
+            put(self.sent(Collective::AllToAll, &ring.axes, operands));
+        }
     }
 
     /// An item for each window that layers have in turn, with the share of layers that have it.

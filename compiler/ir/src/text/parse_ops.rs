@@ -5,7 +5,7 @@ use super::parse::{ParseError, Parser};
 use crate::cycle::Cycle;
 use crate::graph::ValueId;
 use crate::kernel::{Access, Instr, Kernel, Output, RowIndex};
-use crate::op::{Attention, BinaryOp, Groups, Op, ReduceOp, Ring, UnaryOp};
+use crate::op::{Attention, BinaryOp, Conv, Groups, Op, ReduceOp, Ring, Ssm, UnaryOp};
 
 type Parsed<T> = Result<T, ParseError>;
 
@@ -74,6 +74,10 @@ impl Parser {
             "attention" => Op::Attention { attn: self.attention()? },
             "attention_grad" => Op::AttentionGrad { attn: self.attention()? },
             "attention_cached" => Op::AttentionCached { attn: self.attention()? },
+            "conv" => Op::Conv { conv: self.conv()? },
+            "conv_grad" => Op::ConvGrad { conv: self.conv()? },
+            "ssm" => Op::Ssm { ssm: self.ssm()? },
+            "ssm_grad" => Op::SsmGrad { ssm: self.ssm()? },
             "log_prob" | "log_prob_grad" | "log_prob_head" | "log_prob_head_grad" => {
                 self.log_prob(name)?
             }
@@ -188,13 +192,38 @@ impl Parser {
         let window = Cycle::new(windows).unwrap_or(None.into());
         let [tok, q, kv, hd] = dims;
         let vd = if self.take_word("values") { self.dim()? } else { hd };
-        let mut ring = None;
-        if self.take_word("ring") {
-            let axes = self.axes()?;
-            self.word("of")?;
-            ring = Some(Ring { axes, ranks: self.size()? });
-        }
+        let ring = self.ring()?;
         Ok(Attention { tok, q, kv, hd, vd, scale, window, ring })
+    }
+
+    fn ring(&mut self) -> Parsed<Option<Ring>> {
+        if !self.take_word("ring") {
+            return Ok(None);
+        }
+        let axes = self.axes()?;
+        self.word("of")?;
+        Ok(Some(Ring { axes, ranks: self.size()? }))
+    }
+
+    fn conv(&mut self) -> Parsed<Conv> {
+        self.word("on")?;
+        let tok = self.dim()?;
+        self.comma();
+        let taps = self.dim()?;
+        Ok(Conv { tok, taps, cached: self.take_word("cached"), ring: self.ring()? })
+    }
+
+    fn ssm(&mut self) -> Parsed<Ssm> {
+        self.word("on")?;
+        let mut dims = [crate::dim::DimId(0); 5];
+        for (i, d) in dims.iter_mut().enumerate() {
+            if i > 0 {
+                self.comma();
+            }
+            *d = self.dim()?;
+        }
+        let [tok, g, r, p, n] = dims;
+        Ok(Ssm { tok, g, r, p, n, cached: self.take_word("cached"), ring: self.ring()? })
     }
 
     fn log_prob(&mut self, name: &str) -> Parsed<Op> {

@@ -6,7 +6,7 @@ use super::is_word;
 use crate::dim::{DimId, Extent};
 use crate::graph::{Block, Graph, Node, ParamDecl, ValueId};
 use crate::kernel::{Instr, Kernel, Output, RowIndex};
-use crate::op::{Attention, Op, ReduceOp, Scan};
+use crate::op::{Attention, Op, ReduceOp, Ring, Scan};
 use crate::types::{DType, Type};
 
 /// The text form of `g`.
@@ -55,6 +55,12 @@ fn values(vs: &[ValueId]) -> String {
 
 fn axes(axes: &[String]) -> String {
     format!("({})", axes.iter().map(|a| name(a)).collect::<Vec<_>>().join(", "))
+}
+
+/// What stands behind the dims of an op along tokens.
+fn kept(cached: bool, ring: Option<&Ring>) -> String {
+    let ring = ring.map_or(String::new(), |r| format!(" ring {} of {}", axes(&r.axes), r.ranks));
+    format!("{}{ring}", if cached { " cached" } else { "" })
 }
 
 fn reduce(op: ReduceOp) -> &'static str {
@@ -211,6 +217,14 @@ impl Printer<'_> {
             ),
             Op::Attention { attn } | Op::AttentionGrad { attn } | Op::AttentionCached { attn } => {
                 self.attention(attn)
+            }
+            Op::Conv { conv } | Op::ConvGrad { conv } => {
+                let dims = [conv.tok, conv.taps].map(|d| self.dim(d));
+                format!(" on {}{}", dims.join(", "), kept(conv.cached, conv.ring.as_ref()))
+            }
+            Op::Ssm { ssm } | Op::SsmGrad { ssm } => {
+                let dims = [ssm.tok, ssm.g, ssm.r, ssm.p, ssm.n].map(|d| self.dim(d));
+                format!(" on {}{}", dims.join(", "), kept(ssm.cached, ssm.ring.as_ref()))
             }
             Op::LogProb { vocab, valid, axes: a } | Op::LogProbGrad { vocab, valid, axes: a } => {
                 format!(" over {} valid {valid} axes {}", self.dim(*vocab), axes(a))

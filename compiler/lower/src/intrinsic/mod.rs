@@ -4,6 +4,7 @@ mod dims;
 mod sampling;
 pub mod scores;
 mod stages;
+mod states;
 mod tensors;
 
 use std::sync::LazyLock;
@@ -57,6 +58,8 @@ static OWN: &[Intrinsic] = &[
     of("ones", &["x"]),
     of("rope", &["x", "inv_freq", "scale?"]),
     of("attention", &["q", "k", "v", "scale?", "window?", "sink?"]),
+    of("convolution", &["x", "filters"]),
+    of("state_space", &["u", "decay", "b", "c"]),
     of("log_prob", &["logits", "ids"]),
     of("per_token", &["numbers"]),
     of("per_sample", &["numbers"]),

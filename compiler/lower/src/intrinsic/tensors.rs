@@ -97,6 +97,8 @@ impl<'a> Elab<'a, '_> {
             }
             "rope" => self.rope(a),
             "attention" => self.attention(a),
+            "convolution" => self.convolution(a),
+            "state_space" => self.state_space(a),
             "log_prob" => {
                 let ((x, sx), (i, si)) = (a.need("logits"), a.need("ids"));
                 let (x, i) = (self.tensor(&x, sx)?, self.tensor(&i, si)?);

@@ -82,6 +82,10 @@ fn passes(g: &Graph, node: &Node, set: &BTreeSet<ValueId>) -> bool {
         | Op::Attention { .. }
         | Op::AttentionGrad { .. }
         | Op::AttentionCached { .. }
+        | Op::Conv { .. }
+        | Op::ConvGrad { .. }
+        | Op::Ssm { .. }
+        | Op::SsmGrad { .. }
         | Op::LogProb { .. }
         | Op::LogProbGrad { .. }
         | Op::LogProbHead { .. }

@@ -101,6 +101,17 @@ impl Ctx<'_> {
                 }
                 pairs
             }
+            Op::Conv { conv } => {
+                let op = Op::ConvGrad { conv: conv.clone() };
+                let grads = e.all(&mut self.g, op, &[a[0], a[1], given(first, node)?])?;
+                a.iter().copied().zip(grads).collect()
+            }
+            Op::Ssm { ssm } => {
+                let op = Op::SsmGrad { ssm: ssm.clone() };
+                let args = [a[0], a[1], a[2], a[3], given(first, node)?];
+                let grads = e.all(&mut self.g, op, &args)?;
+                a.iter().copied().zip(grads).collect()
+            }
             Op::LogProb { vocab, valid, axes } => {
                 let (d_lp, d_entropy) = self.log_prob_cotangents(node, cots, e)?;
                 let op = Op::LogProbGrad { vocab: *vocab, valid: *valid, axes: axes.clone() };
@@ -117,7 +128,11 @@ impl Ctx<'_> {
                 let grads = e.all(&mut self.g, op, &args)?;
                 vec![(a[0], grads[0]), (a[1], grads[1])]
             }
-            Op::AttentionGrad { .. } | Op::LogProbGrad { .. } | Op::LogProbHeadGrad { .. } => {
+            Op::AttentionGrad { .. }
+            | Op::ConvGrad { .. }
+            | Op::SsmGrad { .. }
+            | Op::LogProbGrad { .. }
+            | Op::LogProbHeadGrad { .. } => {
                 return Err(not_differentiable(
                     &format!("`{}` has no second derivative", node.op.name()),
                     node,

@@ -130,7 +130,7 @@ fn linear(node: &Node, args: &[Class]) -> Option<Class> {
             _ => None,
         },
         Op::ScatterAdd { .. } if matches!(args[1], Items | Partial) => Some(Partial),
-        Op::LogProbHeadGrad { .. } if args[0] == Items => Some(Partial),
+        Op::LogProbHeadGrad { .. } | Op::ConvGrad { .. } if args[0] == Items => Some(Partial),
         _ => None,
     }
 }

@@ -32,7 +32,7 @@ impl Layout {
         let mut params = vec![];
         let mut matched = BTreeSet::new();
         for decl in &g.params {
-            params.push(param_axes(g, &decl.name, &decl.dims, rules, &live, &mut matched));
+            params.push(param_axes(g, &decl.path(), &decl.dims, rules, &live, &mut matched));
         }
         let mut dims = BTreeMap::new();
         for d in used_dims(g) {
@@ -142,6 +142,8 @@ impl Layout {
                 Op::Attention { attn }
                 | Op::AttentionGrad { attn }
                 | Op::AttentionCached { attn } => &[attn.hd, attn.vd],
+                Op::Conv { conv } | Op::ConvGrad { conv } => &[conv.taps],
+                Op::Ssm { ssm } | Op::SsmGrad { ssm } => &[ssm.r, ssm.p, ssm.n],
                 Op::TopK { dim, .. } => &[*dim],
                 Op::Fit { from, to, .. } => &[*from, *to],
                 Op::LogProbHead { d, .. } | Op::LogProbHeadGrad { d, .. } => &[*d],

@@ -119,7 +119,13 @@ pub fn shard(graph: &Graph, mesh: &Mesh, rules: &Rules) -> Result<Sharded, Vec<P
 /// Splits tokens where a rule says so; decoding, which has a token per sequence, keeps them whole.
 fn split_tokens(g: &mut Graph, mesh: &Mesh, rules: &Rules, report: &mut Report) {
     let mut decodes = false;
-    g.body.walk(&mut |n| decodes |= matches!(n.op, nrl_ir::Op::AttentionCached { .. }));
+    g.body.walk(&mut |n| {
+        decodes |= match &n.op {
+            Op::AttentionCached { .. } => true,
+            Op::Ssm { ssm } => ssm.cached,
+            _ => false,
+        }
+    });
     for rule in &rules.dims {
         let axes: Vec<String> = rule.axes.iter().filter(|a| mesh.size(a) > 1).cloned().collect();
         let tok = g.dims.find(&rule.dim).filter(|d| g.dims.is_ragged(*d));
@@ -149,9 +155,11 @@ fn ring(g: &mut Graph, mesh: &Mesh, rules: &Rules) {
 fn tokens(g: &Graph) -> BTreeSet<DimId> {
     let mut found = BTreeSet::new();
     g.body.walk(&mut |n| {
-        if let Op::Attention { attn } | Op::AttentionGrad { attn } = &n.op {
-            found.insert(attn.tok);
-        }
+        match &n.op {
+            Op::Attention { attn } | Op::AttentionGrad { attn } => found.insert(attn.tok),
+            Op::Ssm { ssm } | Op::SsmGrad { ssm } => found.insert(ssm.tok),
+            _ => false,
+        };
     });
     for ty in &g.values {
         if let DType::Id(d) = ty.dtype
@@ -168,6 +176,8 @@ fn set_ring(block: &mut Block, ring: &Ring) {
         match &mut node.op {
             Op::Scan { scan } => set_ring(&mut scan.body, ring),
             Op::Attention { attn } | Op::AttentionGrad { attn } => attn.ring = Some(ring.clone()),
+            Op::Conv { conv } | Op::ConvGrad { conv } => conv.ring = Some(ring.clone()),
+            Op::Ssm { ssm } | Op::SsmGrad { ssm } => ssm.ring = Some(ring.clone()),
             _ => {}
         }
     }

@@ -364,6 +364,10 @@ fn split(layers: usize, parts: usize) -> Option<Vec<usize>> {
 
 /// `config.json` of the model, if it has one, and the call that makes it.
 fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
+    if let Some(f) = hybrid(&row.model) {
+        let length = format!("{length:.0} tokens");
+        return Ok((None, format!("models.load(\"{}\", dtype: bf16, context: {length})", f.name)));
+    }
     let need = |x: Option<usize>, what: &str| x.ok_or_else(|| format!("no {what}"));
     let layers = need(row.layers, "number of layers")?;
     let hidden = need(row.hidden, "hidden size")?;
@@ -423,6 +427,17 @@ fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
         set(&mut config, "head_dim", json!(n));
     }
     Ok((Some(config), load(length)))
+}
+
+/// The published hybrid of state spaces and attention that a row names.
+fn hybrid(name: &str) -> Option<&'static ModelFacts> {
+    let name = name.to_lowercase();
+    let bare = |m: &ModelFacts| {
+        let last = m.name.rsplit('/').next().unwrap_or("").to_lowercase();
+        last.trim_start_matches("nvidia-").to_string()
+    };
+    let mut all = nrl_facts::models().iter().filter(|m| m.hybrid.is_some());
+    all.find(|m| bare(m).starts_with(&name))
 }
 
 fn set(config: &mut Value, key: &str, value: Value) {

@@ -14,6 +14,7 @@ mod ranks;
 mod run;
 mod sequence;
 mod single;
+mod states;
 mod value;
 mod walk;
 

@@ -261,6 +261,10 @@ impl<'a> Run<'a> {
             Op::Attention { attn } => self.attention(node, attn)?,
             Op::AttentionGrad { attn } => self.attention_grad(node, attn)?,
             Op::AttentionCached { attn } => self.attention_cached(node, attn)?,
+            Op::Conv { conv } => self.conv(node, conv)?,
+            Op::ConvGrad { conv } => self.conv_grad(node, conv)?,
+            Op::Ssm { ssm } => self.ssm(node, ssm)?,
+            Op::SsmGrad { ssm } => self.ssm_grad(node, ssm)?,
             Op::LogProb { vocab, valid, axes } => self.log_prob(node, (*vocab, *valid), axes)?,
             Op::LogProbGrad { vocab, valid, .. } => self.log_prob_grad(node, (*vocab, *valid))?,
             Op::LogProbHead { vocab, d, valid, axes } => {

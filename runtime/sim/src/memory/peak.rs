@@ -252,7 +252,8 @@ impl Stage<'_> {
                 Some((name, n)) => {
                     let here = layers.iter().find(|(_, g)| g.name == *name);
                     let even = (*n as f64 / self.pp as f64).ceil();
-                    (here.map_or(even, |(n, _)| *n as f64), Place::Layer)
+                    let turns = |n: usize| n as f64 / p.apart() as f64;
+                    (here.map_or(even, |(n, _)| turns(*n)), Place::Layer)
                 }
                 None if before.contains(&i) && after.contains(&i) => {
                     (f64::from(u8::from(self.is_first() || self.is_last())), Place::Both)

@@ -119,7 +119,31 @@ impl Profile {
                 _ => {}
             }
         }
+        out.groups.iter_mut().for_each(|group| group.average(g.layers_of_turn(&group.name)));
         out
+    }
+}
+
+impl Group {
+    /// Turns of `apart` unlike layers as so many times the layers, each the mean of a turn.
+    fn average(&mut self, apart: usize) {
+        let n = apart as f64;
+        self.count *= apart;
+        let kept = &mut self.kept;
+        for x in [
+            &mut kept.stream,
+            &mut kept.attention,
+            &mut kept.inner,
+            &mut kept.rows,
+            &mut self.stacked,
+            &mut self.every_second,
+            &mut self.mixed,
+            &mut self.score_rows,
+            &mut self.weights,
+            &mut self.shapes,
+        ] {
+            *x /= n;
+        }
     }
 }
 

@@ -121,6 +121,9 @@ pub struct Dims {
     /// Numbers that such a layer keeps of a token, and over how many ranks they can be cut: heads of keys and values.
     pub kv_width: f64,
     pub kv_heads: usize,
+    /// Numbers of the state of a sequence in all state-space mixers, and over how many ranks it can be cut.
+    pub state: f64,
+    pub state_groups: usize,
     /// All-reduces of a layer under tensor parallelism.
     pub reductions: f64,
 }
@@ -140,6 +143,8 @@ impl Dims {
             flops: 2.0 * every / ranks,
             expert_flops: 2.0 * visited / ranks,
             kv_bytes: self.attention_layers * self.kv_width * kv / cut,
+            // In 32 bits, as serving engines keep it.
+            state_bytes: 4.0 * self.state / tp.clamp(1, self.state_groups.max(1)) as f64,
             layers: self.layers,
             expert_layers: self.expert_layers,
             reductions: self.layers * self.reductions,

@@ -88,13 +88,18 @@ impl<'a> Replica<'a> {
 
     /// Queues a sample of `length` tokens.
     pub fn submit(&mut self, length: u32, batch: usize) -> Result<(), Refused> {
-        let tokens = self.prompt + f64::from(length) + BLOCK_LOSS;
+        let tokens = self.prompt + f64::from(length) + self.loss();
         if tokens > self.serving.pool {
             return Err(Refused::TooLong { tokens, pool: self.serving.pool });
         }
         let steps = (f64::from(length) / self.serving.pace).ceil().max(1.0) as u64;
         self.waiting.push_back(Waiting { steps, had: 0, batch });
         Ok(())
+    }
+
+    /// Tokens of the pool that a sample takes beside its own: of its last block, and for its state.
+    fn loss(&self) -> f64 {
+        BLOCK_LOSS + self.shard.state_bytes / self.shard.kv_bytes.max(1.0)
     }
 
     /// Samples that run or wait.
@@ -164,7 +169,7 @@ impl<'a> Replica<'a> {
         let batch = self.ends.len() as f64;
         while let Some(next) = self.waiting.front() {
             let had = next.had as f64 * self.serving.pace;
-            let kept = self.prompt_share + had + BLOCK_LOSS;
+            let kept = self.prompt_share + had + self.loss();
             let spare = self.ends.len() as f64 * self.serving.pace + 0.01 * self.serving.pool;
             let room = self.used + kept + spare <= self.serving.pool && !self.full;
             if self.ends.len() >= self.serving.sequences.max(1) || !(room || self.ends.is_empty()) {
@@ -204,7 +209,7 @@ impl<'a> Replica<'a> {
     fn release(&mut self, steps: u64) {
         let tokens = steps as f64 * self.serving.pace;
         self.context -= self.prompt + tokens;
-        self.used -= self.prompt_share + tokens + BLOCK_LOSS;
+        self.used -= self.prompt_share + tokens + self.loss();
     }
 
     fn push_out(&mut self) {
