@@ -8,8 +8,17 @@ use serde_json::Value;
 use crate::support::fixture;
 use crate::support::model::{Batch, Judge, compile_text, nll_recipe, run};
 
-const MODELS: [&str; 8] =
-    ["llama", "llama3-tied", "mistral", "qwen2", "qwen3", "llama-9-heads", "gemma3", "gpt-oss"];
+const MODELS: [&str; 9] = [
+    "llama",
+    "llama3-tied",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "llama-9-heads",
+    "gemma3",
+    "gpt-oss",
+    "nemotron_h",
+];
 
 /// A checkpoint and its reference values.
 struct Case {

@@ -107,7 +107,16 @@ pub fn run(c: &Compiled, dir: &Path, name: &str, batch: &Batch, judge: Judge) ->
             let single: Vec<f32> = data.iter().map(|x| *x as f32).collect();
             (tensor_name(decl, layer), stored.to_file(&single).into_iter().map(f64::from).collect())
         })
-        .collect();
+        .fold(
+            BTreeMap::new(),
+            |mut all: BTreeMap<String, Vec<f64>>, (name, grad): (String, Vec<f64>)| {
+                // Rows of one tensor come in order.
+                let base =
+                    nrl_ir::graph::rows_of(&name).map_or(name.clone(), |(base, _)| base.into());
+                all.entry(base).or_default().extend(grad);
+                all
+            },
+        );
     Ran { outputs: g.outputs.iter().cloned().zip(outputs).collect(), grads }
 }
 

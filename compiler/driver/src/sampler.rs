@@ -226,7 +226,9 @@ pub(crate) fn dims(m: &Model) -> Dims {
     let routed =
         |p: &&ParamDecl| p.dims.len() > 2 && p.dims.iter().any(|d| m.dims.name(*d) == "expert");
     let mut groups: Vec<(&str, usize)> = vec![];
-    for (group, n, p) in m.params.iter().filter_map(|p| Some((&p.repeat.as_ref()?.0, p.repeat.as_ref()?.1, p))) {
+    for (group, n, p) in
+        m.params.iter().filter_map(|p| Some((&p.repeat.as_ref()?.0, p.repeat.as_ref()?.1, p)))
+    {
         if !groups.iter().any(|(g, _)| g == group) {
             groups.push((group, n * p.apart()));
         }
@@ -240,8 +242,8 @@ pub(crate) fn dims(m: &Model) -> Dims {
     };
     // A hybrid has one block a layer; its mixers keep a state in place of keys and values.
     let mixers = having("layers.a_log");
-    let state = mixers
-        * ["mg", "mr", "mp", "ms"].map(|d| size(d).unwrap_or(1.0)).iter().product::<f64>();
+    let state =
+        mixers * ["mg", "mr", "mp", "ms"].map(|d| size(d).unwrap_or(1.0)).iter().product::<f64>();
     let latent = config("kv_lora_rank").map(|n| n + config("qk_rope_head_dim").unwrap_or(0.0));
     let kv = size("kv").unwrap_or(1.0);
     let embedding = m.params.iter().find(|p| p.name == "embed").map_or(0.0, number);

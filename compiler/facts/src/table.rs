@@ -85,7 +85,7 @@ fn row(r: &Row<'_>) -> Option<ModelFacts> {
         qk_norm: r.flag("qk_norm"),
         max_positions: r.number("max_positions")?,
         rope_theta: r.float("rope_theta"),
-        rope_scaling: r.text("rope_scaling").map(str::to_string),
+        rope_scaling: r.text("rope_scaling").filter(|t| *t != "none").map(str::to_string),
         sliding_window: r.number("sliding_window"),
         experts,
         latent_attention: r.text("mla").is_some(),

@@ -170,7 +170,9 @@ fn hybrid(o: &mut Map<String, Value>) -> Result<(), String> {
             Some("attention") => Ok('*'),
             Some("mlp") => Ok('-'),
             Some("moe") => Ok('E'),
-            _ => Err(format!("layers_block_type names {v}; mamba, attention, mlp and moe are known")),
+            _ => {
+                Err(format!("layers_block_type names {v}; mamba, attention, mlp and moe are known"))
+            }
         };
         let pattern: String = kinds.iter().map(kind).collect::<Result<_, _>>()?;
         o.insert("hybrid_override_pattern".into(), pattern.into());

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use nrl_base::{Diagnostic, Span};
-use nrl_ir::{Op, ValueId};
 use nrl_ir::host::{self, Builtin, HostType, Value};
+use nrl_ir::{Op, ValueId};
 use nrl_syntax::ast::{self, Expr, ExprKind};
 
 use crate::elab::{El, Elab, Stop};

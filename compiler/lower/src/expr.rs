@@ -302,7 +302,9 @@ impl<'a> Elab<'a, '_> {
                     )
                 }
             },
-            Val::Layer(l) if key == "it" && l.it.is_some() => Ok(l.it.clone().unwrap_or(Val::Poison)),
+            Val::Layer(l) if key == "it" && l.it.is_some() => {
+                Ok(l.it.clone().unwrap_or(Val::Poison))
+            }
             Val::Layer(l) => match l.params.get(key) {
                 Some(Some(p)) => Ok(Val::Param(*p)),
                 Some(None) => self.error(

@@ -211,9 +211,7 @@ impl<'a> Elab<'a, '_> {
         let m = &self.out.program.models[model];
         let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
         groups.extend(
-            m.params
-                .iter()
-                .filter_map(|p| p.repeat.as_ref().map(|(g, n)| (&**g, *n * p.apart()))),
+            m.params.iter().filter_map(|p| p.repeat.as_ref().map(|(g, n)| (&**g, *n * p.apart()))),
         );
         let layers: usize = groups.values().sum();
         if layers == 0 {

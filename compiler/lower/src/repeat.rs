@@ -96,8 +96,7 @@ impl<'a> Elab<'a, '_> {
                 for m in members {
                     self.member(&mut inner, m, Some(&mut place), info)?;
                 }
-                let layer =
-                    Layer { name: name.text.clone(), it: Some(it), params: place.params };
+                let layer = Layer { name: name.text.clone(), it: Some(it), params: place.params };
                 layers.push(Rc::new(layer));
             }
             out.runs.push(Run { group, turns, layers });

@@ -156,6 +156,17 @@ impl Walk<'_> {
                 );
                 ("ring", &ring.axes, bytes, reason)
             }
+            Op::Ssm { ssm } | Op::SsmGrad { ssm } => {
+                let Some(ring) = &ssm.ring else { return };
+                let bytes = node.args.iter().chain(&node.outs).map(|v| self.bytes(*v)).sum();
+                let verb = if ring.axes.len() == 1 { "splits" } else { "split" };
+                let reason = format!(
+                    "a state-space model needs all of `{}`, which {} {verb}, for its share of the heads",
+                    self.g.dims.name(ssm.tok),
+                    ring.axes.join(", ")
+                );
+                ("all_to_all", &ring.axes, bytes, reason)
+            }
             // Per row: a maximum, then sums of exp, of exp times logit, and of the label's logit.
             Op::LogProb { vocab, axes, .. } | Op::LogProbHead { vocab, axes, .. }
                 if !axes.is_empty() =>

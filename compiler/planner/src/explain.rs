@@ -59,7 +59,8 @@ fn parameter(planned: &Planned, path: &str) -> Option<String> {
         path.strip_prefix(m.name.as_str()).is_some_and(|rest| rest.starts_with('.'))
     })?;
     let name = path.get(model.name.len() + 1..)?.replace("[*]", "");
-    let (i, decl) = model.params.iter().enumerate().find(|(_, d)| d.name == name || d.path() == name)?;
+    let (i, decl) =
+        model.params.iter().enumerate().find(|(_, d)| d.name == name || d.path() == name)?;
     let (mesh_name, mesh) = &p.meshes[model.mesh];
     let layout = model.layouts.get(i);
     let mut out = String::new();

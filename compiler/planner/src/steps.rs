@@ -169,7 +169,7 @@ impl Case {
                 m.map(|measured| Compared { phase, predicted, measured })
             })
             .collect();
-        let known = stacks.node(&row.gpu).is_some() && !self.asked.stands_in;
+        let known = stacks.node(&row.gpu).is_some();
         let source = if known { Source::Calibrated } else { Source::Interpolated };
         Ok(Judged { line: self.line, row: row.clone(), source, step, compared })
     }

@@ -45,14 +45,7 @@ fn turned(w: &[f32], taps: usize) -> Vec<f32> {
 }
 
 /// `y[t] = sum over taps of w[tap] * x[t - taps + 1 + tap]` within each segment.
-pub fn conv(
-    threads: &Threads,
-    taps: usize,
-    offsets: &[u32],
-    x: &[f32],
-    w: &[f32],
-    y: &mut [f32],
-) {
+pub fn conv(threads: &Threads, taps: usize, offsets: &[u32], x: &[f32], w: &[f32], y: &mut [f32]) {
     let (w, width) = (turned(w, taps), w.len() / taps.max(1));
     let y = Shared::new(y);
     threads.each(segments(offsets), |seg| {

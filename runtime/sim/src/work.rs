@@ -509,7 +509,9 @@ impl Count<'_> {
         let mut put = |kind: Kind| to.push(Item { kind, count: 1.0 });
         let (tokens, groups) = (self.size(ssm.tok), self.size(ssm.g));
         let (heads, p, n) = (groups * self.size(ssm.r), self.size(ssm.p), self.size(ssm.n));
-        let flops = times * tokens * if ssm.cached { 6.0 * heads * p * n } else { Ssm::flops(groups, heads, p, n) };
+        let flops = times
+            * tokens
+            * if ssm.cached { 6.0 * heads * p * n } else { Ssm::flops(groups, heads, p, n) };
         // Two products per head and token of `width`, as attention over so many tokens has.
         let context = flops / (4.0 * tokens * heads * p).max(1.0);
         put(Kind::Attention { tokens, heads, width: p, context, backward: false });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nrl_interp::{Bindings, Tensor};
 use nrl_ir::kernel::Kernel;
-use nrl_ir::op::{Attention, Scan};
+use nrl_ir::op::{Attention, Conv, Scan, Ssm};
 use nrl_ir::{BinaryOp, Block, DType, DimId, Graph, Op, ParamId, ReduceOp, Type, UnaryOp, ValueId};
 use nrl_passes::{Recompute, grad};
 
@@ -25,6 +25,15 @@ enum Want {
 
 fn axes() -> Vec<String> {
     vec!["tp".into()]
+}
+
+fn conv(i: &Ids) -> Conv {
+    Conv { tok: i.tok, taps: i.hd, cached: false, ring: None }
+}
+
+/// Groups and heads of attention stand for groups and heads of a mixer.
+fn ssm(i: &Ids) -> Ssm {
+    Ssm { tok: i.tok, g: i.kv, r: i.d, p: i.q, n: i.hd, cached: false, ring: None }
 }
 
 /// One op of each row.
@@ -87,6 +96,10 @@ fn rows(i: &Ids) -> Vec<Op> {
         Op::Attention { attn: attn.clone() },
         Op::AttentionGrad { attn: attn.clone() },
         Op::AttentionCached { attn },
+        Op::Conv { conv: conv(i) },
+        Op::ConvGrad { conv: conv(i) },
+        Op::Ssm { ssm: ssm(i) },
+        Op::SsmGrad { ssm: ssm(i) },
         Op::LogProb { vocab, valid: 11, axes: vec![] },
         Op::LogProbGrad { vocab, valid: 11, axes: vec![] },
         Op::LogProbHead { vocab, d, valid: 11, axes: vec![] },
@@ -146,6 +159,25 @@ impl Case {
         let p = self.b.sum(s, &[i.kv]);
         let q = self.b.mul(q, p);
         [q, self.x("k", &[i.tok, i.kv, i.hd], s), self.x("v", &[i.tok, i.kv, i.hd], s)]
+    }
+
+    /// A value and filters, both with weights in them.
+    fn filtered(&mut self) -> [ValueId; 2] {
+        let i = self.i;
+        let s = self.b.weight(ParamId(2));
+        let x = self.b.sum(s, &[i.hd]);
+        [self.x("x", &[i.tok, i.kv], x), s]
+    }
+
+    /// Operands of a state-space model, each with weights in it; decays are negative.
+    fn states(&mut self) -> [ValueId; 4] {
+        let i = self.i;
+        let (p, s) = (self.p(), self.b.weight(ParamId(2)));
+        let u = self.x("u", &[i.tok, i.kv, i.d, i.q], p);
+        let a = self.x("a", &[i.tok, i.kv, i.d], p);
+        let a = self.b.mul(a, a);
+        let a = self.b.un(UnaryOp::Neg, a);
+        [u, a, self.x("b", &[i.tok, i.kv, i.hd], s), self.x("c", &[i.tok, i.kv, i.hd], s)]
     }
 
     fn labels(&mut self) -> [ValueId; 2] {
@@ -278,6 +310,22 @@ impl Case {
                 let o = self.all(Op::Attention { attn: attn.clone() }, &qkv);
                 let args = [qkv[0], qkv[1], qkv[2], o[0], o[1], o[0]];
                 Want::Refusal("not-differentiable", self.all(one, &args)[0])
+            }
+            Op::Conv { .. } => {
+                let args = self.filtered();
+                Want::Slope(self.b.op(one, &args))
+            }
+            Op::ConvGrad { .. } => {
+                let [x, w] = self.filtered();
+                Want::Refusal("not-differentiable", self.all(one, &[x, w, x])[0])
+            }
+            Op::Ssm { .. } => {
+                let args = self.states();
+                Want::Slope(self.b.op(one, &args))
+            }
+            Op::SsmGrad { .. } => {
+                let [u, a, b, c] = self.states();
+                Want::Refusal("not-differentiable", self.all(one, &[u, a, b, c, u])[0])
             }
             Op::LogProb { .. } => {
                 let (p, r, [labels, inv_t]) = (self.p(), self.r(), self.labels());

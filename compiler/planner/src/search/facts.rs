@@ -53,11 +53,15 @@ impl Facts {
         let m = &c.program.models[updated];
         let size = |name: &str| m.dims.find(name).map(|d| m.dims.bound(d));
         let cluster = &c.facts.clusters[c.facts.meshes[sites.train].cluster?];
+        // Models that lack a kind of layer have its dims with one item.
+        let some = |name: &str| size(name).filter(|n| *n > 1);
+        let heads = size("q")?;
         let mut facts = Facts {
-            heads: size("q")?,
-            columns: size("f"),
-            experts: size("expert"),
-            expert_columns: size("ef"),
+            // Mixers are cut by groups of their heads.
+            heads: some("mg").map_or(heads, |groups| common(heads, groups)),
+            columns: some("f"),
+            experts: some("expert"),
+            expert_columns: some("ef"),
             layers: 0,
             dense: 0.0,
             routed: 0.0,
@@ -78,7 +82,7 @@ impl Facts {
             match &p.repeat {
                 None => facts.outside += number,
                 Some((group, n)) => {
-                    groups.insert(group.clone(), *n);
+                    groups.insert(group.clone(), *n * p.apart());
                     let to = match p.dims.len() > 2 && p.dims.iter().any(|d| Some(*d) == expert) {
                         true => &mut facts.routed,
                         false => &mut facts.dense,
@@ -90,6 +94,11 @@ impl Facts {
         facts.layers = groups.values().sum();
         Some(facts)
     }
+}
+
+/// The largest number that divides both.
+fn common(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common(b, a % b) }
 }
 
 /// Samples that one update of `model` learns from.

@@ -7,28 +7,26 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use nrl_driver::{Assume, Framework};
-use nrl_facts::{Experts, ModelFacts};
+use nrl_facts::ModelFacts;
 use nrl_sim::Habits;
 use nrl_sim::rates::Compute;
-use serde_json::{Value, json};
 
 use super::row::{Backend, Row};
 
 /// What a row becomes.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// `r.nrl`, and a `config.json` where a model stands in for the row's.
+    /// `r.nrl`.
     pub files: BTreeMap<String, String>,
     pub assume: Assume,
-    /// The model is one of the same sizes, since the language has none of this architecture.
-    pub stands_in: bool,
 }
 
 /// The recipe of `row`.
 pub fn recipe(row: &Row) -> Result<Asked, String> {
     let facts = facts(&row.model)?;
     let (cluster, per_node) = cluster(&row.gpu)?;
-    let (call, config) = model(facts, row.max_seq)?;
+    let call =
+        format!("models.load(\"{}\", dtype: bf16, context: {} tokens)", facts.name, row.max_seq);
     let mut r = String::new();
     let _ = writeln!(
         r,
@@ -69,12 +67,8 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
     let _ = writeln!(r, "  rows = data.made(1000000 rows, i -> {{prompt: \"a\", answer: \"b\"}})");
     r.push_str(&step(row, reference));
     r.push_str("}\n");
-    let mut files = BTreeMap::from([("r.nrl".to_string(), r)]);
-    let stands_in = config.is_some();
-    if let Some(config) = config {
-        files.insert("model/config.json".into(), config.to_string());
-    }
-    Ok(Asked { files, assume: assume(row, facts), stands_in })
+    let files = BTreeMap::from([("r.nrl".to_string(), r)]);
+    Ok(Asked { files, assume: assume(row, facts) })
 }
 
 fn step(row: &Row, reference: bool) -> String {
@@ -180,8 +174,7 @@ fn plan(row: &Row, facts: &ModelFacts) -> String {
         let again = if again.is_empty() { "" } else { " * plans.recomputed()" };
         return format!("plans.fsdp(){tensor}{again}");
     }
-    let layers = stood_in(facts).map_or(facts.layers as usize, |s| s.layers);
-    let split = match split(layers, row.mesh.pp) {
+    let split = match split(facts.layers as usize, row.mesh.pp) {
         Some(split) => format!(", split: {split:?}"),
         None => String::new(),
     };
@@ -224,101 +217,6 @@ pub fn facts(name: &str) -> Result<&'static ModelFacts, String> {
     found.ok_or_else(|| format!("nothing is known of the model `{name}`"))
 }
 
-/// The call that makes the model, and its `config.json` if it is one that stands in.
-fn model(facts: &ModelFacts, context: u32) -> Result<(String, Option<Value>), String> {
-    let load =
-        |from: &str| format!("models.load(\"{from}\", dtype: bf16, context: {context} tokens)");
-    match stood_in(facts) {
-        Some(s) => Ok((load("model"), Some(s.config(facts, context)))),
-        None if facts.architecture.starts_with("NemotronH") => {
-            Err(format!("`{}` has an unknown number of weights", facts.name))
-        }
-        None => Ok((load(&facts.name), None)),
-    }
-}
-
-/// Sizes of a model with the same weights, layers of experts, traffic between them, attention and keys and values as
-/// one whose other layers the language does not have.
-struct StandIn {
-    layers: usize,
-    heads: usize,
-    /// Numbers kept of a token and layer.
-    kept: usize,
-    experts: usize,
-    top: usize,
-    width: usize,
-    /// Width of what every token visits, as multiples of an expert's.
-    shared: usize,
-}
-
-/// A stand-in for hybrids of state spaces, attention and experts (NemotronH), whose layers have one block each.
-fn stood_in(facts: &ModelFacts) -> Option<StandIn> {
-    let e: &Experts = facts.experts.as_ref()?;
-    if !facts.architecture.starts_with("NemotronH") {
-        return None;
-    }
-    let (total, active) = facts.params_b?;
-    let (n, k) = (e.number as f64, e.top_k as f64);
-    let hidden = facts.hidden as f64;
-    let attention = facts.attention_layers.unwrap_or(facts.layers) as f64;
-    // Every other layer has experts, but for attention; all but `k` of `n` experts are what is not active.
-    let layers = ((facts.layers as f64 - attention) / 2.0).round();
-    let routed = (total - active) * 1e9 * n / (n - k);
-    let expert = routed / layers / n;
-    // Two products an expert; in some models on a narrower copy of the tokens.
-    let narrow = (expert / (2.0 * e.ffn as f64) / hidden).min(1.0);
-    let (experts, top) = ((n * narrow).round(), (k * narrow).round().max(1.0));
-    let width = (routed / layers / experts / (3.0 * hidden)).round();
-    let rest = (total * 1e9 - routed - 2.0 * (facts.vocab as f64) * hidden) / layers;
-    let shared = (rest / (3.0 * hidden * width)).round().max(1.0);
-    let heads = (facts.heads as f64 * attention / layers / 8.0).ceil() * 8.0;
-    let kept = 2.0 * (facts.kv_heads * facts.head_dim) as f64 * attention / layers;
-    Some(StandIn {
-        layers: layers as usize,
-        heads: heads as usize,
-        kept: (kept / 32.0).round().max(1.0) as usize * 32,
-        experts: experts as usize,
-        top: top as usize,
-        width: width as usize,
-        shared: shared as usize,
-    })
-}
-
-impl StandIn {
-    fn config(&self, facts: &ModelFacts, context: u32) -> Value {
-        json!({
-            "architectures": ["DeepseekV3ForCausalLM"],
-            "model_type": "deepseek_v3",
-            "hidden_size": facts.hidden,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "intermediate_size": self.width,
-            "vocab_size": facts.vocab,
-            "max_position_embeddings": context.max(4096),
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0,
-            "tie_word_embeddings": false,
-            "hidden_act": "silu",
-            "q_lora_rank": 256,
-            "kv_lora_rank": self.kept,
-            "qk_nope_head_dim": facts.head_dim - 32,
-            "qk_rope_head_dim": 32,
-            "v_head_dim": facts.head_dim,
-            "n_routed_experts": self.experts,
-            "num_experts_per_tok": self.top,
-            "moe_intermediate_size": self.width,
-            "n_shared_experts": self.shared,
-            "first_k_dense_replace": 0,
-            "norm_topk_prob": true,
-            "routed_scaling_factor": 1.0,
-            "scoring_func": "sigmoid",
-            "n_group": 1,
-            "topk_group": 1,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,18 +230,5 @@ mod tests {
         assert_eq!(ends(61, 16), Some((3, 4, 2)));
         assert_eq!(ends(61, 8), Some((7, 8, 6)));
         assert_eq!(ends(64, 4), None);
-    }
-
-    /// Nemotron 3 Super: 512 experts of which a token visits 22, on tokens of a quarter of the width.
-    #[test]
-    fn a_stand_in_has_the_weights_of_what_it_stands_for() {
-        let f = facts("Nemotron-3-Super-120B-A12B").unwrap();
-        let s = stood_in(f).unwrap();
-        assert_eq!((s.layers, s.experts, s.top, s.heads), (40, 128, 6, 8));
-        let each = 3 * f.hidden as usize * s.width;
-        let weights = (s.experts + s.shared) * each * s.layers;
-        let all = weights as f64 + 2.0 * (f.vocab * f.hidden) as f64;
-        assert!((all / 120.669e9 - 1.0).abs() < 0.03, "{all:e}");
-        assert!(stood_in(facts("Qwen3-30B-A3B").unwrap()).is_none());
     }
 }

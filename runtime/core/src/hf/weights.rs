@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
+use nrl_ir::graph::rows_of;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -120,6 +121,27 @@ fn ranges(numbers: &[usize]) -> String {
     }
     let show = |&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}..{b}") };
     runs.iter().map(show).collect::<Vec<_>>().join(",")
+}
+
+/// Tensors as files have them: rows of one, `x.weight[0..4]` and `x.weight[4..8]`, put together, with
+/// the names of its parts in order.
+pub fn joined(wanted: &[(String, Vec<usize>)]) -> Vec<(String, Vec<usize>, Vec<String>)> {
+    let mut out: IndexMap<String, (Vec<usize>, Vec<String>)> = IndexMap::new();
+    for (name, shape) in wanted {
+        let base = rows_of(name).map_or(name.as_str(), |(base, _)| base);
+        match out.get_mut(base) {
+            Some((whole, parts)) => {
+                if let (Some(a), Some(b)) = (whole.first_mut(), shape.first()) {
+                    *a += b;
+                }
+                parts.push(name.clone());
+            }
+            None => {
+                out.insert(base.into(), (shape.clone(), vec![name.clone()]));
+            }
+        }
+    }
+    out.into_iter().map(|(name, (shape, parts))| (name, shape, parts)).collect()
 }
 
 /// What the directory stores under one name.
@@ -238,8 +260,18 @@ impl Checkpoint {
         self.place.get(name).map(|&i| &self.files[i].entries[name].shape[..])
     }
 
-    /// One tensor as f32 in storage order.
+    /// One tensor as f32 in storage order, or some of its rows, `x.weight[4..8]`.
     pub fn read_f32(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
+        if let Some((base, rows)) = rows_of(name)
+            && !self.contains(name)
+        {
+            let all = self.read_f32(base)?;
+            let count = self.shape(base).and_then(|s| s.first()).copied().unwrap_or(0);
+            let width = all.len() / count.max(1);
+            let part = all.get(rows.start * width..rows.end * width);
+            let missing = || WeightsError::Missing { dir: self.dir.clone(), name: name.into() };
+            return part.map(<[f32]>::to_vec).ok_or_else(missing);
+        }
         let missing = || WeightsError::Missing { dir: self.dir.clone(), name: name.into() };
         let &file = self.place.get(name).ok_or_else(missing)?;
         Ok(self.files[file].read_f32(name)?)
@@ -253,7 +285,8 @@ impl Checkpoint {
     ) -> Result<(), AccountError> {
         let mut missing = Vec::new();
         let mut shapes = Vec::new();
-        for (name, shape) in wanted {
+        let wanted = joined(wanted);
+        for (name, shape, _) in &wanted {
             match self.shape(name) {
                 None => missing.push(name.clone()),
                 Some(found) if found != shape => {
@@ -411,6 +444,16 @@ mod tests {
         let fits = vec![want("model.norm.weight", &[1]), want("model.layers.0.q.weight", &[1])];
         let extra = ["lm_head.weight", "model.layers.0.extra.bias", "model.layers.1.extra.bias"];
         assert_eq!(c.account(&fits, &extra), Ok(()));
+    }
+
+    #[test]
+    fn rows_of_one_tensor_are_read_and_counted_as_one() {
+        let (_dir, c) = single(&[("a.weight", &[3, 2], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])]);
+        assert_eq!(c.read_f32("a.weight[1..3]").unwrap(), [3.0, 4.0, 5.0, 6.0]);
+        assert!(c.read_f32("a.weight[1..4]").is_err());
+        let part = |n: &str, rows| (format!("a.weight[{n}]"), vec![rows, 2]);
+        assert_eq!(c.account(&[part("0..1", 1), part("1..3", 2)], &[]), Ok(()));
+        assert!(c.account(&[part("0..1", 1)], &[]).is_err());
     }
 
     /// Case c71.

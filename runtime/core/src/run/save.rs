@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::state::{self, CheckpointError, Saved, State};
 use crate::hf::export::{Export, SHARD_BYTES, export};
 use crate::hf::tensor_file::{Dtype, TensorFile, TensorSpec};
+use crate::hf::weights::joined;
 use crate::run::error::{Outcome, RunError};
 use crate::run::machine::{Machine, Whole, trained_models};
 use crate::run::output::numbered;
@@ -264,11 +265,14 @@ pub fn export_model(machine: &Machine, model: usize, dir: &Path) -> Outcome<()> 
     let mut parts = Parts { specs: vec![], parts: BTreeMap::new(), wholes: vec![] };
     parts.add(program, model, "", machine.whole(model)?, false)?;
     // Names in the directory are those of the checkpoint alone.
-    let specs: Vec<TensorSpec> = parts
+    let own: Vec<(String, Vec<usize>)> = parts
         .specs
         .iter()
-        .map(|s| TensorSpec::new(s.name.trim_start_matches('/'), s.shape.clone()))
+        .map(|s| (s.name.trim_start_matches('/').to_string(), s.shape.clone()))
         .collect();
+    let tensors = joined(&own);
+    let specs: Vec<TensorSpec> =
+        tensors.iter().map(|(name, shape, _)| TensorSpec::new(name, shape.clone())).collect();
     let empty = serde_json::Map::new();
     let config = program.models[model].config.as_object().unwrap_or(&empty);
     let about = Export {
@@ -278,6 +282,18 @@ pub fn export_model(machine: &Machine, model: usize, dir: &Path) -> Outcome<()> 
         dtype: Dtype::F32,
         shard_bytes: SHARD_BYTES,
     };
-    export(dir, &about, &specs, |name| parts.value(&format!("/{name}")))
-        .map_err(|e| RunError::new(e.code(), e.to_string()))
+    let value = |name: &str| {
+        let held = tensors.iter().find(|t| t.0 == name).map_or(&[][..], |t| &t.2);
+        match held {
+            [one] => parts.value(&format!("/{one}")),
+            many => {
+                let mut all = vec![];
+                for part in many {
+                    all.extend_from_slice(&parts.value(&format!("/{part}"))?);
+                }
+                Ok(all.into())
+            }
+        }
+    };
+    export(dir, &about, &specs, value).map_err(|e| RunError::new(e.code(), e.to_string()))
 }

@@ -304,3 +304,69 @@ fn a_recurrence_restarts_in_each_sequence() {
     assert_eq!(outs[0], [2.0, -1.0, -1.0]);
     assert_eq!(outs[1], [2.0, 2.0, 4.0]);
 }
+
+/// Filters of a convolution and a state-space model of 3 groups of 5 heads, with both gradients.
+#[test]
+fn states_go_from_token_to_token_of_a_sequence() {
+    use nrl_ir::op::{Conv, Ssm};
+    let (mut m, d) = start();
+    let n = m.g.dims.add_static("n", 4);
+    let conv = Conv { tok: d.tok, taps: n, cached: false, ring: None };
+    let x = m.input("x", Type::f32([d.tok, d.a, d.b]));
+    let w = m.input("w", Type::f32([d.a, d.b, n]));
+    let y = m.op(Op::Conv { conv: conv.clone() }, &[x, w]);
+    let back = m.g.push(&mut m.block, Op::ConvGrad { conv }, &[x, w, y], None).expect("fits");
+    let ssm = Ssm { tok: d.tok, g: d.a, r: d.b, p: d.c, n, cached: false, ring: None };
+    let u = m.input("u", Type::f32([d.tok, d.a, d.b, d.c]));
+    let a = m.input("a", Type::f32([d.tok, d.a, d.b]));
+    let b = m.input("b", Type::f32([d.tok, d.a, n]));
+    let c = m.input("c", Type::f32([d.tok, d.a, n]));
+    let z = m.op(Op::Ssm { ssm: ssm.clone() }, &[u, a, b, c]);
+    let grads = m.g.push(&mut m.block, Op::SsmGrad { ssm }, &[u, a, b, c, z], None).expect("fits");
+    let names: Vec<String> = (0..8).map(|i| format!("o{i}")).collect();
+    let outs = [vec![y], back, vec![z], grads].concat();
+    let outs: Vec<_> = names.iter().map(String::as_str).zip(outs).collect();
+    let g = m.finish(&outs);
+    same("states", &g, &d);
+}
+
+/// `s = e^a s + u b`, `y = s c` by hand over two sequences of 2 and 1 tokens; filters of two taps.
+#[test]
+fn a_state_restarts_in_each_sequence() {
+    use nrl_ir::op::{Conv, Ssm};
+    let (mut m, d) = start();
+    let one = m.g.dims.add_static("one", 1);
+    let [g1, r, p] = ["g", "r", "p"].map(|s| m.g.dims.add_static(s, 1));
+    let taps = m.g.dims.add_static("taps", 2);
+    let u = m.input("u", Type::f32([d.tok, g1, r, p]));
+    let a = m.input("a", Type::f32([d.tok, g1, r]));
+    let b = m.input("b", Type::f32([d.tok, g1, one]));
+    let c = m.input("c", Type::f32([d.tok, g1, one]));
+    let w = m.input("w", Type::f32([g1, r, p, taps]));
+    let ssm = Ssm { tok: d.tok, g: g1, r, p, n: one, cached: false, ring: None };
+    let y = m.op(Op::Ssm { ssm }, &[u, a, b, c]);
+    let conv = Conv { tok: d.tok, taps, cached: false, ring: None };
+    let z = m.op(Op::Conv { conv }, &[u, w]);
+    let g = m.finish(&[("y", y), ("z", z)]);
+    let t = |shape: &[usize], x: &[f64]| Tensor::new(shape.to_vec(), x.to_vec());
+    let half = 0.5f64.ln();
+    let bind = Bindings {
+        inputs: vec![
+            t(&[3, 1, 1, 1], &[1.0, 2.0, 4.0]),
+            t(&[3, 1, 1], &[half, half, half]),
+            t(&[3, 1, 1], &[1.0, 3.0, 1.0]),
+            t(&[3, 1, 1], &[1.0, 1.0, 2.0]),
+            t(&[1, 1, 1, 2], &[10.0, 1.0]),
+        ],
+        offsets: BTreeMap::from([
+            (d.group, vec![0, 2]),
+            (d.seq, vec![0, 1, 2]),
+            (d.tok, vec![0, 2, 3]),
+        ]),
+        ..Bindings::default()
+    };
+    let (outs, _) = run_one(&g, 1, &bind, &Params::new());
+    // States 1, then 0.5 + 2 * 3, then 4 anew.
+    assert_eq!(outs[0], [1.0, 6.5, 8.0]);
+    assert_eq!(outs[1], [1.0, 12.0, 4.0]);
+}
