@@ -158,7 +158,7 @@ fn the_trainer_gives_the_log_probabilities_that_the_sampler_gave() {
 
 #[test]
 fn fused_equals_unfused_bit_for_bit_on_the_cpu_engine() {
-    for name in ["llama", "qwen2", "qwen3", "gemma3", "gpt-oss"] {
+    for name in ["llama", "qwen2", "qwen3", "gemma3", "gpt-oss", "nemotron_h"] {
         let dir = fixture(name);
         let text = nll_recipe(&dir, "");
         let batch = || Batch {
@@ -179,7 +179,7 @@ fn fused_equals_unfused_bit_for_bit_on_the_cpu_engine() {
 
 #[test]
 fn packed_sequences_equal_separate_ones_bit_for_bit_on_the_cpu_engine() {
-    for name in ["llama", "qwen3", "gemma3", "gpt-oss"] {
+    for name in ["llama", "qwen3", "gemma3", "gpt-oss", "nemotron_h"] {
         let dir = fixture(name);
         let c = compile_text(&nll_recipe(&dir, ""), &Options::default()).expect("compiles");
         let sequences: Vec<Vec<u32>> =

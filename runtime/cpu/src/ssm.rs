@@ -232,15 +232,18 @@ fn back_token(
     for i in 0..z.p {
         let (u, dy) = (x.u[row * z.p + i], dy[row * z.p + i]);
         let line = i * z.n..(i + 1) * z.n;
-        let (ds, before, after) = (&mut ds[line.clone()], &before[line.clone()], &after[line]);
+        let states = before[line.clone()].iter().zip(&after[line.clone()]);
+        let shared = b.iter().zip(c).zip(db.iter_mut().zip(dc.iter_mut()));
         let (mut to_u, mut to_a) = (0.0, 0.0);
-        for j in 0..z.n {
-            let d = ds[j] + dy * c[j];
-            dc[j] += dy * after[j];
-            db[j] += d * u;
-            to_u += d * b[j];
-            to_a += d * before[j];
-            ds[j] = d * decay;
+        for ((ds, (before, after)), ((b, c), (db, dc))) in
+            ds[line].iter_mut().zip(states).zip(shared)
+        {
+            let d = *ds + dy * c;
+            *dc += dy * after;
+            *db += d * u;
+            to_u += d * b;
+            to_a += d * before;
+            *ds = d * decay;
         }
         du[i] = to_u;
         da[0] += to_a * decay;

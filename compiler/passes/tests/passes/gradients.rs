@@ -7,8 +7,8 @@ use crate::llama::{Config, Head, build};
 
 #[test]
 fn llama_gradients_are_finite_differences() {
-    for tied in [false, true] {
-        let c = Config { tied, ..Config::default() };
+    for (tied, mixer) in [(false, false), (true, false), (false, true)] {
+        let c = Config { tied, mixer, ..Config::default() };
         let (g, i) = build(&c, Head::Loss);
         let mut n = Numbers(1);
         let params = weights(&g, &mut n);

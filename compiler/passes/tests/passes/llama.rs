@@ -1,7 +1,7 @@
 //! A small llama built node by node: grouped queries, rotary embedding, rms norms, swiglu, tied or
 //! untied head; with a clipped policy loss over trained tokens, or logits of last tokens.
 
-use nrl_ir::op::{Attention, Scan};
+use nrl_ir::op::{Attention, Conv, Scan, Ssm};
 use nrl_ir::{
     BinaryOp, Block, Cycle, DimId, Graph, Op, ParamDecl, ParamId, ReduceOp, Type, UnaryOp, ValueId,
 };
@@ -19,11 +19,24 @@ pub struct Config {
     /// The window of every other layer, from the first on; then these turn by frequencies of their own, part of a head,
     /// and every query head has a sink.
     pub window: Option<usize>,
+    /// A state-space mixer after attention, its groups cut as key/value heads are.
+    pub mixer: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { vocab: 12, d: 6, q: 4, kv: 2, hd: 4, f: 8, layers: 2, tied: false, window: None }
+        Config {
+            vocab: 12,
+            d: 6,
+            q: 4,
+            kv: 2,
+            hd: 4,
+            f: 8,
+            layers: 2,
+            tied: false,
+            window: None,
+            mixer: false,
+        }
     }
 }
 
@@ -133,6 +146,49 @@ fn rms_norm(b: &mut Build, x: ValueId, w: ValueId, d: DimId, n: usize) -> ValueI
     b.mul(y, w)
 }
 
+/// Weights of a state-space mixer: one convolution, a step per head, states.
+struct Mixer {
+    r: DimId,
+    p: DimId,
+    n: DimId,
+    taps: DimId,
+    /// Values, filters, steps, both shared sides, and the way back.
+    params: [ParamId; 6],
+}
+
+impl Mixer {
+    fn new(b: &mut Build, i: &Ids, layers: Option<usize>) -> Mixer {
+        let [r, p, n, taps] =
+            [("r", 3), ("p", 2), ("n", 4), ("taps", 3)].map(|(s, n)| b.g.dims.add_static(s, n));
+        let mut param = |name: &str, dims: &[DimId]| b.param(name, dims, layers);
+        let params = [
+            param("layers.wu", &[i.d, i.kv, r, p]),
+            param("layers.filters", &[i.kv, r, p, taps]),
+            param("layers.wt", &[i.d, i.kv, r]),
+            param("layers.wb", &[i.d, i.kv, n]),
+            param("layers.wc", &[i.d, i.kv, n]),
+            param("layers.wm", &[i.kv, r, p, i.d]),
+        ];
+        Mixer { r, p, n, taps, params }
+    }
+
+    fn run(&self, b: &mut Build, i: &Ids, h: ValueId) -> ValueId {
+        let [wu, filters, wt, wb, wc, wm] = self.params.map(|p| b.weight(p));
+        let u = b.dot(h, wu, &[i.d]);
+        let conv = Conv { tok: i.tok, taps: self.taps, cached: false, ring: None };
+        let u = b.op(Op::Conv { conv }, &[u, filters]);
+        let t = b.dot(h, wt, &[i.d]);
+        let t = b.un(UnaryOp::Sigmoid, t);
+        let u = b.mul(u, t);
+        let a = b.un(UnaryOp::Neg, t);
+        let (left, right) = (b.dot(h, wb, &[i.d]), b.dot(h, wc, &[i.d]));
+        let ssm =
+            Ssm { tok: i.tok, g: i.kv, r: self.r, p: self.p, n: self.n, cached: false, ring: None };
+        let y = b.op(Op::Ssm { ssm }, &[u, a, left, right]);
+        b.dot(y, wm, &[i.kv, self.r, self.p])
+    }
+}
+
 /// The graph and its dims.
 pub fn build(c: &Config, head: Head) -> (Graph, Ids) {
     let mut g = Graph::new("llama");
@@ -153,6 +209,7 @@ pub fn build(c: &Config, head: Head) -> (Graph, Ids) {
     let up = b.param("layers.up", &[i.d, i.f], n);
     let down = b.param("layers.down", &[i.f, i.d], n);
     let sink = c.window.map(|_| b.param("layers.sink", &[i.q], n));
+    let mixer = c.mixer.then(|| Mixer::new(&mut b, &i, n));
 
     let ids = b.input("ids", Type::id(i.vocab, [i.tok]));
     let w = b.weight(embed);
@@ -195,6 +252,13 @@ pub fn build(c: &Config, head: Head) -> (Graph, Ids) {
     let w = b.weight(wo);
     let o = b.dot(o, w, &[i.q, i.hd]);
     let x1 = b.add(p, o);
+    let x1 = match &mixer {
+        Some(m) => {
+            let mixed = m.run(&mut b, &i, h);
+            b.add(x1, mixed)
+        }
+        None => x1,
+    };
     let w = b.weight(mlp_norm);
     let h = rms_norm(&mut b, x1, w, i.d, c.d);
     let w = b.weight(gate);

@@ -198,6 +198,20 @@ fn sequence_parallel() {
     check(&Config::default(), &Mesh::new(&[("dp", 2), ("tp", 2)]), &rules);
 }
 
+/// Groups of heads cut as key/value heads are, beside every other way to cut.
+#[test]
+fn state_spaces_on_any_mesh() {
+    let c = Config { mixer: true, ..Config::default() };
+    let dp = Rules { batch: axes(&["dp"]), ..Rules::default() };
+    check(&c, &Mesh::new(&[("dp", 2)]), &dp);
+    check(&c, &Mesh::new(&[("tp", 2)]), &Rules { dims: tp(), ..Rules::default() });
+    check(&c, &Mesh::new(&[("tp", 2)]), &Rules { dims: sp(), ..Rules::default() });
+    let both = Mesh::new(&[("dp", 2), ("tp", 2)]);
+    let state = State::Zero3(axes(&["dp"]));
+    let rules = Rules { batch: axes(&["dp"]), dims: sp(), state, ..Rules::default() };
+    check(&c, &both, &rules);
+}
+
 #[test]
 fn products_of_axes() {
     let both = Mesh::new(&[("dp", 2), ("tp", 2)]);

@@ -160,6 +160,11 @@ pub fn filled(row: &Row) -> Row {
     if row.layers.is_some() {
         return row;
     }
+    if let Some(f) = hybrid(&row.model) {
+        row.layers = Some(f.layers as usize);
+        row.experts = f.experts.map(|e| e.number as usize);
+        return row;
+    }
     let wanted = row.model.split(" (").next().unwrap_or("").to_lowercase();
     let named = |f: &&ModelFacts| {
         let short = f.name.rsplit('/').next().unwrap_or("").to_lowercase();

@@ -41,6 +41,7 @@ fn configs() -> Vec<Config> {
     vec![
         Config::default(),
         Config { tied: true, vocab: 33, window: Some(3), ..Config::default() },
+        Config { mixer: true, ..Config::default() },
         Config { d: 24, q: 6, kv: 2, hd: 10, f: 40, layers: 3, ..Config::default() },
     ]
 }
@@ -80,7 +81,7 @@ fn an_empty_batch_gives_no_gradient() {
 
 #[test]
 fn packed_sequences_have_the_log_probs_of_each_alone() {
-    let c = Config::default();
+    let c = Config { mixer: true, ..Config::default() };
     let (g, i) = loss_graph(&c, &Recompute::None);
     let g = fused(&g);
     let mut draw = Draw(8);
@@ -143,6 +144,11 @@ fn meshes_agree_with_the_reference() {
     let cases = [
         (Config::default(), Mesh::new(&[("dp", 2)]), dp.clone()),
         (Config::default(), Mesh::new(&[("fsdp", 4)]), fsdp(&[])),
+        (
+            Config { mixer: true, ..Config::default() },
+            Mesh::new(&[("fsdp", 2), ("tp", 2)]),
+            fsdp(&sp),
+        ),
         (
             Config::default(),
             Mesh::new(&[("tp", 2)]),
