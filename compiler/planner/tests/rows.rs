@@ -171,6 +171,11 @@ fn published_rows() {
     errors.sort_by(f64::total_cmp);
     let at = |q: f64| errors[((errors.len() as f64 - 1.0) * q) as usize];
     assert!(at(0.5) <= 0.05 && at(0.9) <= 0.12, "memory: {:.3} and {:.3}", at(0.5), at(0.9));
+    let hybrid = v.lines.iter().filter(|l| l.model.starts_with("nemotron-3"));
+    let mut hybrids: Vec<f64> = hybrid.filter_map(|l| l.error).map(f64::abs).collect();
+    hybrids.sort_by(f64::total_cmp);
+    assert!(hybrids.len() >= 64, "{} rows of Nemotron 3 are said", hybrids.len());
+    assert!(hybrids[hybrids.len() / 2] <= 0.16, "hybrids: {:?}", hybrids[hybrids.len() / 2]);
     for s in v.summaries.iter().filter(|s| s.rows >= 20 && s.is_time()) {
         assert!(s.median <= 0.08 && s.p90 <= 0.22, "{} {}: {s:?}", s.source, s.metric);
     }

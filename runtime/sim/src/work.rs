@@ -61,6 +61,11 @@ impl Sizes {
     }
 }
 
+/// How many times as long the kernels of a state-space model take as one pass over what they read and write: of
+/// published runs of Nemotron 3 Nano and Super on H100 to GB300 (Megatron-Bridge 26.02 to 26.08) the whole number
+/// that leaves no bias.
+const STATE_PASSES: f64 = 9.0;
+
 /// What one item does.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Kind {
@@ -518,7 +523,8 @@ impl Count<'_> {
         let operands: f64 = node.args.iter().chain(&node.outs).map(|v| self.bytes(*v)).sum();
         let chunks = if ssm.cached { tokens } else { tokens / Ssm::CHUNK };
         // Written, passed on and read again.
-        put(Kind::Memory { bytes: operands + times * 4.0 * 4.0 * chunks * heads * p * n });
+        let moved = operands + times * 4.0 * 4.0 * chunks * heads * p * n;
+        put(Kind::Memory { bytes: moved * if ssm.cached { 1.0 } else { STATE_PASSES } });
         if let Some(ring) = &ssm.ring {
             put(self.sent(Collective::AllToAll, &ring.axes, operands));
         }
