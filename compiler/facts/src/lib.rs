@@ -116,7 +116,7 @@ impl ModelFacts {
     }
 
     /// The `config.json` of this model as far as dims go; none for a model that is more than a
-    /// stack of attention and feed-forward (state space layers, latent attention, several inputs).
+    /// stack of attention, feed-forward and state-space mixers (gated delta nets).
     pub fn config_json(&self) -> Option<String> {
         config::write(self)
     }
