@@ -45,10 +45,12 @@ class GatedNorm(nn.Module):
 
 
 def mixer(c):
+    """A mixer whose chunk holds every sequence here: across chunks the one of transformers 4.57 sums its states over the wrong
+    dim and departs from its own recurrence."""
     width = c["mamba_num_heads"] * c["mamba_head_dim"]
     z = Zamba2Config(hidden_size=c["hidden_size"], mamba_d_state=c["ssm_state_size"], mamba_d_conv=c["conv_kernel"],
                      mamba_expand=width / c["hidden_size"], mamba_ngroups=c["n_groups"],
-                     n_mamba_heads=c["mamba_num_heads"], chunk_size=8, add_bias_linear=False, time_step_min=0.0)
+                     n_mamba_heads=c["mamba_num_heads"], chunk_size=64, add_bias_linear=False, time_step_min=0.0)
     z.mamba_headdim = c["mamba_head_dim"]
     m = Zamba2MambaMixer(z, layer_idx=0)
     m.norm = GatedNorm(width, c["n_groups"], c["layer_norm_epsilon"])
