@@ -7,6 +7,10 @@ use nrl_sim::kept_share;
 
 /// Samples from a published model; it stands nowhere, so that memory does not matter.
 fn sampled(name: &str, context: &str) -> Compiled {
+    with_files(name, context, &[])
+}
+
+fn with_files(name: &str, context: &str, more: &[(&str, &str)]) -> Compiled {
     let text = format!(
         r#"use std.{{data, models}}
 
@@ -21,7 +25,8 @@ recipe r {{
 }}
 "#
     );
-    let files = std::collections::BTreeMap::from([("r.nrl".to_string(), text)]);
+    let mut files = std::collections::BTreeMap::from([("r.nrl".to_string(), text)]);
+    files.extend(more.iter().map(|(path, text)| ((*path).to_string(), (*text).to_string())));
     let mut sources = SourceMap::new();
     let (made, found) = compile(&files, &mut sources, "r.nrl", &Options::default());
     made.unwrap_or_else(|| panic!("{name}: {found:?}"))
@@ -51,6 +56,21 @@ fn published_models_have_as_many_weights_as_they_are_said_to_have() {
         seen += 1;
     }
     assert!(seen > 50, "{seen}");
+}
+
+/// `config.json` of google/gemma-3-27b-it says no more than this of its text part; 27.009 G weights.
+#[test]
+fn keys_that_a_checkpoint_leaves_out_are_those_of_its_class() {
+    let config = r#"{"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+        "text_config": {"head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504,
+          "model_type": "gemma3_text", "num_attention_heads": 32, "num_hidden_layers": 62,
+          "num_key_value_heads": 16, "query_pre_attn_scalar": 168,
+          "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
+        "vision_config": {"hidden_size": 1152}}"#;
+    let c = with_files("model", "", &[("model/config.json", config)]);
+    assert!((weights(&c) / 1e9 - 27.009).abs() < 0.001, "{}", weights(&c));
+    let facts = nrl_facts::ModelFacts::from_config("x", config).expect("facts");
+    assert_eq!((facts.vocab, facts.max_positions, facts.multimodal), (262_208, 131_072, true));
 }
 
 /// Gemma 3 27B keeps 2 * 16 * 128 numbers of a token in each of 62 layers; of 16,384 tokens, 52 layers keep 1,024.

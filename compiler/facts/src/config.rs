@@ -11,7 +11,18 @@ pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
     let inner = ["text_config", "llm_config"].iter().find_map(|key| outer.get(key));
     let config = inner.unwrap_or(&whole);
     let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
-    let need = |keys: &[&str]| number(keys).ok_or_else(|| format!("it states no `{}`", keys[0]));
+    // What published checkpoints of Gemma 3 leave to their class.
+    let gemma = config.get("model_type").and_then(Value::as_str) == Some("gemma3_text");
+    let left_out = |key: &str| match key {
+        "num_attention_heads" => Some(8),
+        "vocab_size" => Some(262_208),
+        "max_position_embeddings" => Some(131_072),
+        _ => None,
+    };
+    let need = |keys: &[&str]| {
+        let stated = number(keys).or(left_out(keys[0]).filter(|_| gemma));
+        stated.ok_or_else(|| format!("it states no `{}`", keys[0]))
+    };
     let heads = need(&["num_attention_heads"])?;
     let hidden = need(&["hidden_size"])?;
     let latent = config.get("kv_lora_rank").is_some_and(Value::is_u64);

@@ -216,3 +216,88 @@ pub fn tokenizer_size(json: &Value) -> Option<usize> {
     let added = added.and_then(|a| a.iter().filter_map(|t| ids(t.get("id")?)).max());
     vocab.into_iter().chain(added).max()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(config: &Value) -> String {
+        normalize(config).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn kinds_of_layers_have_positions_of_their_own_in_either_spelling() {
+        let base = json!({"architectures": ["Gemma3ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh"});
+        let with = |more: Value| {
+            let mut config = base.clone();
+            set(&mut config, &more);
+            normalize(&config).map(|o| {
+                ["rope_theta", "rope_local_base_freq", "rope_scaling"].map(|k| o[k].clone())
+            })
+        };
+        let old = with(json!({"rope_theta": 1e6, "rope_local_base_freq": 1e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0}}));
+        let new = with(json!({"rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}));
+        let (old, new) = (old.unwrap(), new.unwrap());
+        assert_eq!(old[..2], new[..2]);
+        assert_eq!(old[2]["factor"], new[2]["factor"]);
+        assert_eq!(new[2]["rope_type"], "linear");
+        let scaled = with(json!({"rope_parameters": {"full_attention": {"rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}}));
+        assert!(scaled.is_err_and(|e| e.contains("layers with a window are scaled")));
+    }
+
+    /// Both of a name: 131,072 positions stretched twice (a recipe of NeMo RL), and the factor that transformers makes
+    /// of `mscale` where both are given: 1 if they are equal.
+    #[test]
+    fn yarn_says_how_far_it_reaches() {
+        let of = |scaling: Value| {
+            let config = json!({"architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 131_072,
+                "rope_scaling": scaling});
+            normalize(&config).unwrap()
+        };
+        let twice =
+            json!({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 131_072});
+        assert_eq!(of(twice)["max_position_embeddings"], 262_144);
+        let o = of(
+            json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768,
+            "mscale": 1.0, "mscale_all_dim": 1.0}),
+        );
+        assert_eq!(o["max_position_embeddings"], 131_072);
+        assert_eq!(o["rope_scaling"]["attention_factor"], 1.0);
+    }
+
+    #[test]
+    fn the_language_part_of_a_model_that_sees_is_read() {
+        let config = json!({"architectures": ["Qwen2_5OmniForConditionalGeneration"],
+            "thinker_config": {"audio_config": {}, "text_config": {"hidden_size": 2048, "architectures": ["other"],
+                "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}}});
+        assert!(is_multimodal(&config));
+        let o = normalize(&config).unwrap();
+        assert_eq!(o["hidden_size"], 2048);
+        assert_eq!(o["architectures"][0], "Qwen2_5OmniForConditionalGeneration");
+        assert_eq!(o["rope_scaling"]["rope_type"], "default");
+        assert!(!is_multimodal(&o["rope_scaling"]));
+    }
+
+    #[test]
+    fn what_would_be_computed_otherwise_is_refused() {
+        let llama = |more: Value| {
+            let mut config = json!({"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"});
+            set(&mut config, &more);
+            refused(&config)
+        };
+        assert_eq!(llama(json!({})), "");
+        assert!(llama(json!({"hidden_act": "gelu"})).contains("these models use `silu`"));
+        assert!(llama(json!({"partial_rotary_factor": 0.5})).contains("turn whole heads"));
+        assert!(llama(json!({"final_logit_softcapping": 30.0})).contains("capped"));
+        assert!(llama(json!({"use_bidirectional_attention": true})).contains("causal"));
+        assert!(llama(json!({"rope_scaling": {"rope_type": "longrope"}})).contains("`longrope`"));
+        let packed = json!({"quantization_config": {"quant_method": "mxfp4"}});
+        assert_eq!((quantized(&packed), quantized(&json!({}))), (Some("mxfp4"), None));
+    }
+}
