@@ -273,6 +273,11 @@ impl<'a> Elab<'a, '_> {
             if family == "gemma3" {
                 o.insert("hidden_activation".into(), act.into());
             }
+            let pattern = o.get("hybrid_override_pattern").and_then(|p| p.as_str());
+            if let Some(layers) = pattern.map(|p| p.chars().count()) {
+                o.insert("num_hidden_layers".into(), layers.into());
+                o.insert("mlp_hidden_act".into(), "relu2".into());
+            }
             o.insert("eos_token_id".into(), eos.into());
         }
         Ok(json)

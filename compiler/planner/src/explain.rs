@@ -76,7 +76,10 @@ fn parameter(planned: &Planned, path: &str) -> Option<String> {
         .collect();
     let half = crate::report::is_bf16(c, m);
     let dtype = if half { "bf16" } else { "f32" };
-    let layers = decl.repeat.as_ref().map_or(String::new(), |(_, n)| format!(" in {n} layers"));
+    // Of a pattern of layers, those of all its runs.
+    let like = model.params.iter().filter(|p| p.path() == decl.path());
+    let number: usize = like.filter_map(|p| p.repeat.as_ref()).map(|(_, n)| n).sum();
+    let layers = decl.repeat.as_ref().map_or(String::new(), |_| format!(" in {number} layers"));
     let _ = writeln!(out, "{path}   {dtype}[{}]{layers}", shape.join(", "));
     let _ = writeln!(out, "  checkpoint   {}", decl.checkpoint);
     if let Some(l) = layout {
@@ -85,7 +88,7 @@ fn parameter(planned: &Planned, path: &str) -> Option<String> {
         let ways: usize = l.dims.iter().map(|a| mesh.size_over(a)).product();
         let parts = ways * mesh.size_over(&l.flat);
         let all =
-            decl.repeat.as_ref().map_or(1.0, |(_, n)| (*n as f64 / mesh.size("pp") as f64).ceil());
+            decl.repeat.as_ref().map_or(1.0, |_| (number as f64 / mesh.size("pp") as f64).ceil());
         let each = whole / parts.max(1) as f64 * all * if half { 2.0 } else { 4.0 };
         let _ = writeln!(out, "  a rank has   1/{parts} of it, {} in all its layers", bytes(each));
     }

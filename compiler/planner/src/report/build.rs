@@ -107,8 +107,8 @@ fn model(c: &Compiled, i: usize) -> Model {
             _ => (None, true),
         },
     };
-    let layers = m.params.iter().filter_map(|p| p.repeat.as_ref());
-    let mut groups: Vec<(&String, usize)> = layers.map(|(g, n)| (g, *n)).collect();
+    let layers = m.params.iter().filter_map(|p| p.repeat.as_ref().map(|(g, n)| (g, n * p.apart())));
+    let mut groups: Vec<(&String, usize)> = layers.collect();
     groups.sort();
     groups.dedup();
     Model {
