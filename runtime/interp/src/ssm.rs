@@ -37,7 +37,7 @@ impl Sizes {
 
 impl Interp<'_> {
     pub(crate) fn conv(&self, r: usize, conv: &Conv, args: &[ValueId]) -> Result<Tensor, Error> {
-        self.from_the_start(r, conv.cached, conv.ring.as_ref())?;
+        self.only_whole(r, conv.cached, conv.ring.as_ref())?;
         let (x, w) = (self.tensor(r, args[0])?, self.tensor(r, args[1])?);
         let taps = self.size(r, conv.taps)?;
         let mut y = Tensor::filled(x.shape.clone(), 0.0);
@@ -53,7 +53,7 @@ impl Interp<'_> {
         conv: &Conv,
         args: &[ValueId],
     ) -> Result<Vec<Tensor>, Error> {
-        self.from_the_start(r, conv.cached, conv.ring.as_ref())?;
+        self.only_whole(r, conv.cached, conv.ring.as_ref())?;
         let (x, w, dy) =
             (self.tensor(r, args[0])?, self.tensor(r, args[1])?, self.tensor(r, args[2])?);
         let taps = self.size(r, conv.taps)?;
@@ -95,7 +95,7 @@ impl Interp<'_> {
     }
 
     pub(crate) fn ssm(&self, r: usize, ssm: &Ssm, args: &[ValueId]) -> Result<Tensor, Error> {
-        self.from_the_start(r, ssm.cached, ssm.ring.as_ref())?;
+        self.only_whole(r, ssm.cached, ssm.ring.as_ref())?;
         let z = self.ssm_sizes(r, ssm)?;
         let x = self.four(r, args)?;
         let mut y = Tensor::filled(x[0].shape.clone(), 0.0);
@@ -121,7 +121,7 @@ impl Interp<'_> {
         ssm: &Ssm,
         args: &[ValueId],
     ) -> Result<Vec<Tensor>, Error> {
-        self.from_the_start(r, ssm.cached, ssm.ring.as_ref())?;
+        self.only_whole(r, ssm.cached, ssm.ring.as_ref())?;
         let z = self.ssm_sizes(r, ssm)?;
         let (x, dy) = (self.four(r, args)?, self.tensor(r, args[4])?);
         let mut grads: Vec<Tensor> =
@@ -159,7 +159,7 @@ impl Interp<'_> {
     }
 
     /// Generation has states only of sequences that begin here, and a rank whole sequences.
-    fn from_the_start(&self, r: usize, cached: bool, ring: Option<&Ring>) -> Result<(), Error> {
+    fn only_whole(&self, r: usize, cached: bool, ring: Option<&Ring>) -> Result<(), Error> {
         if cached && self.ranks[r].bind.bases.iter().any(|b| *b > 0) {
             let text = "generation from the state of a state-space model does not run yet";
             return Err(Error(text.into()));

@@ -10,7 +10,7 @@ use crate::ssm::{self, Operands, Sizes};
 
 impl Run<'_> {
     pub(super) fn conv(&mut self, node: &Node, conv: &Conv) -> Result<(), EngineError> {
-        self.from_the_start(conv.cached, conv.ring.as_ref())?;
+        self.only_whole(conv.cached, conv.ring.as_ref())?;
         let taps = self.space.size(conv.taps)?;
         let mut y = self.room(node.outs[0])?;
         let (x, w) = (self.values.numbers(node.args[0])?, self.values.numbers(node.args[1])?);
@@ -20,7 +20,7 @@ impl Run<'_> {
     }
 
     pub(super) fn conv_grad(&mut self, node: &Node, conv: &Conv) -> Result<(), EngineError> {
-        self.from_the_start(conv.cached, conv.ring.as_ref())?;
+        self.only_whole(conv.cached, conv.ring.as_ref())?;
         let taps = self.space.size(conv.taps)?;
         let (mut dx, mut dw) = (self.room(node.outs[0])?, self.room(node.outs[1])?);
         let x = |i: usize| self.values.numbers(node.args[i]);
@@ -33,7 +33,7 @@ impl Run<'_> {
     }
 
     pub(super) fn ssm(&mut self, node: &Node, op: &Ssm) -> Result<(), EngineError> {
-        self.from_the_start(op.cached, op.ring.as_ref())?;
+        self.only_whole(op.cached, op.ring.as_ref())?;
         let z = self.state_sizes(op)?;
         let mut y = self.room(node.outs[0])?;
         let x = self.state_operands(&node.args)?;
@@ -43,7 +43,7 @@ impl Run<'_> {
     }
 
     pub(super) fn ssm_grad(&mut self, node: &Node, op: &Ssm) -> Result<(), EngineError> {
-        self.from_the_start(op.cached, op.ring.as_ref())?;
+        self.only_whole(op.cached, op.ring.as_ref())?;
         let z = self.state_sizes(op)?;
         let (mut du, mut da) = (self.room(node.outs[0])?, self.room(node.outs[1])?);
         let (mut db, mut dc) = (self.room(node.outs[2])?, self.room(node.outs[3])?);
@@ -58,7 +58,7 @@ impl Run<'_> {
     }
 
     /// Generation has states only of sequences that begin here, and a rank whole sequences.
-    fn from_the_start(&self, cached: bool, ring: Option<&Ring>) -> Result<(), EngineError> {
+    fn only_whole(&self, cached: bool, ring: Option<&Ring>) -> Result<(), EngineError> {
         if cached && self.space.bases.iter().any(|b| *b > 0) {
             return failed("generation from the state of a state-space model does not run yet");
         }
