@@ -158,8 +158,11 @@ impl<'a> Elab<'a, '_> {
             Some(d) => d,
             None => b.graph.dims.add_static("rank", lora.rank),
         };
+        // Weights of experts are one matrix each, and so are their factors.
+        let stacked = usize::from(of.checkpoint.contains("{e}"));
         let groups = of.checkpoint_dims.clone();
-        let (Some(outer), inner) = (groups.first(), &groups[1..]) else { return Ok(()) };
+        let (each, matrix) = groups.split_at(stacked.min(groups.len()));
+        let Some((outer, inner)) = matrix.split_first() else { return Ok(()) };
         let mut factor = |suffix: &str, groups: Vec<Vec<DimId>>| {
             let param = ParamId(b.graph.params.len() as u32);
             b.graph.params.push(ParamDecl {
@@ -172,8 +175,8 @@ impl<'a> Elab<'a, '_> {
             });
             param
         };
-        let first = factor("lora_A", [vec![vec![rank]], inner.to_vec()].concat());
-        let second = factor("lora_B", vec![outer.clone(), vec![rank]]);
+        let first = factor("lora_A", [each, &[vec![rank]], inner].concat());
+        let second = factor("lora_B", [each, &[outer.clone(), vec![rank]]].concat());
         b.factors.insert(id, (first, second, rank, lora.scale));
         Ok(())
     }

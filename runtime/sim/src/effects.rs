@@ -30,6 +30,7 @@ pub const KNOBS: &[Knob] = &[
     knob("half", |r| &mut r.half, 2.0, 2000.0),
     knob("low", |r| &mut r.low, 0.05, 1.0),
     knob("attention", |r| &mut r.attention, 0.02, 1.0),
+    knob("ring", |r| &mut r.ring, 0.2, 1.2),
     knob("scores", |r| &mut r.scores, 0.5, 80.0),
     knob("memory", |r| &mut r.memory, 0.03, 1.2),
     knob("launch", |r| &mut r.launch, 1e-7, 2e-4),
@@ -93,6 +94,7 @@ const MOVES: &[(&str, &[(&str, f64)])] = &[
             ("update", 0.42),
             ("fixed", 0.7),
             ("routing", 0.7),
+            ("ring", 0.2),
         ],
     ),
     ("attention", &[("attention", 0.3)]),
@@ -141,20 +143,36 @@ const MARKS: &[(&str, &[(&str, f64)])] = &[
     ("rl", &[("logits", 0.7)]),
     ("loop", &[("each", 1.0)]),
     ("host", &[("offload", 0.3)]),
-    ("500w", &[("product", 0.15), ("memory", 0.1)]),
+    ("500w", &[("product", 0.15), ("memory", 0.1), ("attention", 0.1)]),
     ("burst", &[("product", 0.1), ("memory", 0.2)]),
+    ("fp32", &[("product", 0.3), ("attention", 0.3), ("memory", 0.1)]),
 ];
 
 /// Effects that are known beforehand: causal attention by kernel (papers of FlashAttention 1 to 3: shares of 312, 989 and
 /// 2250 TFLOP/s over long contexts, forward and backward), operations that eager modules do not fuse, hosts of Grace with few
-/// launches under CUDA graphs, 2.4 TB/s of HBM2e, clocks that power does not limit for the milliseconds of a benchmark of one layer.
+/// launches under CUDA graphs, 2.4 TB/s of HBM2e, clocks that power does not limit for the milliseconds of a benchmark of one layer, products in TF32.
+/// Modules that pass keys and values around a ring compute a part at a time and merge what it gives. Devices on PCIe cards have fewer
+/// watts per FLOP/s than those on boards of servers.
 const KNOWN: &[(&str, &str, f64)] = &[
     ("product", "ampere", 0.03),
     ("product", "hopper", -0.05),
     ("product", "blackwell", -0.05),
     ("product", "500w", -0.2),
+    ("attention", "500w", -0.2),
     ("memory", "500w", -0.33),
     ("product", "burst", 0.2),
+    ("product", "fp32", -0.69),
+    ("attention", "fp32", -0.69),
+    ("memory", "fp32", -0.69),
+    ("product", "A100-PCIe", -0.14),
+    ("product", "H100-PCIe", -0.2),
+    ("product", "H100-NVL", -0.2),
+    ("product", "GH200", -0.05),
+    ("product", "L40S", -0.14),
+    ("product", "L4", -0.38),
+    ("ring", "modules", -0.35),
+    ("ring", "compiled", -0.35),
+    ("ring", "eager", -0.35),
     ("memory", "eager", -0.8),
     ("memory", "compiled", -0.2),
     ("launch", "fused", 0.5),
@@ -162,6 +180,10 @@ const KNOWN: &[(&str, &str, f64)] = &[
     ("logits", "rl", 2.48),
     ("each", "loop", -0.51),
     ("attention", "scores on ampere", 0.105),
+    ("attention", "scores on hopper", -0.2),
+    ("attention", "blocks on volta", -0.59),
+    ("attention", "fa2 on ada", 0.2),
+    ("attention", "triton on ada", -0.223),
     ("attention", "triton on ampere", -0.223),
     ("attention", "triton on hopper", -0.716),
     ("attention", "fa2 on ampere", 0.288),
@@ -196,7 +218,9 @@ pub fn known(rate: &str, (class, label): &Label) -> f64 {
             "hopper" => 700.0,
             _ => 1000.0,
         };
-        return 0.5 * (watts(label).unwrap_or(usual) / usual).ln();
+        if let Some(w) = watts(label) {
+            return 0.5 * (w / usual).ln();
+        }
     }
     KNOWN.iter().find(|(r, l, _)| *r == rate && l == label).map_or(0.0, |(.., x)| *x)
 }
@@ -220,6 +244,7 @@ pub fn base(style: &Style) -> Rates {
         half: 120.0,
         low: 0.8,
         attention: 0.45,
+        ring: 1.0,
         scores: if style.attention == "scores" { 8.0 } else { 0.0 },
         memory: 0.6,
         launch: 4e-5,
@@ -273,12 +298,12 @@ mod tests {
     fn a_stack_that_was_never_measured_gets_what_it_resembles() {
         let of = |stack: &str, device: &str, e: &Effects| rates(&Style::of(stack, device), e);
         let none = Effects::new();
-        let (eager, fused) = (of("verl", "H100", &none), of("own", "H100", &none));
+        let (eager, fused) = (of("verl", "H100", &none), of("nemo-rl", "H100", &none));
         assert!(eager.memory < 0.6 * fused.memory && eager.attention < fused.attention);
         let mut e = Effects::from([("memory of eager".to_string(), -1.0)]);
         let moved = of("verl", "H100", &e);
         assert!((moved.memory / (0.6 * (-1.0f64).exp()) - 1.0).abs() < 1e-9, "{moved:?}");
-        assert_eq!(of("own", "H100", &e), fused);
+        assert_eq!(of("nemo-rl", "H100", &e), fused);
         e.insert("product of verl".to_string(), 9.0);
         assert_eq!(of("verl", "H100", &e).product, 1.0);
     }

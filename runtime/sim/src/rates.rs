@@ -33,6 +33,8 @@ pub struct Rates {
     /// Share of the FLOP/s that attention reaches over a long context, on the half of the square that causal
     /// attention needs.
     pub attention: f64,
+    /// Share of that which is left where keys and values go around a ring of ranks.
+    pub ring: f64,
     /// Bytes that attention moves per score, forward; twice that backward. 0 where scores stay on the chip; where
     /// they do not, the whole square is computed.
     pub scores: f64,
@@ -81,6 +83,7 @@ impl Default for Rates {
             half: 120.0,
             low: 0.6,
             attention: 0.45,
+            ring: 1.0,
             scores: 0.0,
             memory: 0.6,
             launch: 10e-6,

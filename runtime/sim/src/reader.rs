@@ -33,6 +33,7 @@ impl Reader<'_> {
         let group = |axes: &[String]| machine::group(self.mesh, axes, self.speed.machine.per_node);
         let mut pass = Pass::default();
         let mut read = false;
+        let ring = items.iter().any(around).then_some(rates.ring).filter(|r| *r > 0.0);
         for item in items {
             let fewer = self.fewer(item, &group);
             let item = fewer.as_ref().unwrap_or(item);
@@ -43,6 +44,7 @@ impl Reader<'_> {
             }
             let keep = 1.0 - rates.tensor_overlap;
             (took.node, took.network) = (took.node * keep, took.network * keep);
+            took.attention /= ring.unwrap_or(1.0);
             pass.own = pass.own.plus(took, 1.0);
             let reads = item.is_routed() && !read;
             read |= reads;
@@ -106,6 +108,11 @@ impl Reader<'_> {
             None => to.push(Stretch { seconds, link, exchange, launch, reads, what }),
         }
     }
+}
+
+/// Do keys and values go around here?
+fn around(item: &Item) -> bool {
+    matches!(item.kind, Kind::Collective { kind: Collective::Ring, .. })
 }
 
 /// What an item does, in a word or two.

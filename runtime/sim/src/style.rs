@@ -39,22 +39,31 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ("megatron-bridge", Kind::Fused, "new"),
     ("megatron", Kind::Fused, "new"),
     ("nemo-rl", Kind::Fused, "new"),
+    ("hai-llm", Kind::Fused, "new"),
     ("llm-foundry", Kind::Modules, "triton"),
+    ("internlm", Kind::Modules, "fa2"),
+    ("nanotron", Kind::Modules, "fa2"),
+    ("lit-gpt", Kind::Modules, "fa2"),
+    ("colossal-ai", Kind::Modules, "fa2"),
+    ("automodel", Kind::Modules, "new"),
     ("meta", Kind::Compiled, "fa2"),
     ("torchtitan", Kind::Compiled, "fa2"),
+    ("olmo", Kind::Compiled, "fa2"),
+    ("torchtune", Kind::Compiled, "fa2"),
     ("xla", Kind::Compiled, "new"),
     ("fsdp", Kind::Compiled, "fa2"),
     ("deepspeed", Kind::Compiled, "new"),
     ("prime-rl", Kind::Eager, "new"),
+    ("automodel-hf", Kind::Eager, "fa2"),
     ("nemo-rl-dtensor", Kind::Eager, "new"),
     ("verl", Kind::Eager, "fa2"),
-    ("automodel", Kind::Eager, "fa2"),
     ("transformers", Kind::Eager, "fa2"),
 ];
 
 /// Marks that say more of one run: attention of FlashAttention 2 or 3, logits in f32 with passes of their own (`rl`), an
-/// expert after another (`loop`), an optimizer on the host, a device held at 500 W with slower memory, a benchmark too short for power to matter (`burst`).
-const MARKS: &[&str] = &["fa2", "fa3", "rl", "loop", "host", "500w", "burst"];
+/// expert after another (`loop`), an optimizer on the host, a device held at 500 W with slower memory, a benchmark too short for power to
+/// matter (`burst`), products in 32 bits.
+const MARKS: &[&str] = &["fa2", "fa3", "rl", "loop", "host", "500w", "burst", "fp32"];
 
 /// A stack on a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +86,7 @@ impl Style {
     pub fn of(stack: &str, device: &str) -> Style {
         let family = family(stack).to_lowercase();
         let known = FAMILIES.iter().find(|(name, ..)| *name == family);
-        let (kind, mut attention) = known.map_or((Kind::Fused, "new"), |(_, k, a)| (*k, *a));
+        let (kind, mut attention) = known.map_or((Kind::Modules, "fa2"), |(_, k, a)| (*k, *a));
         let words: Vec<&str> = stack.split_whitespace().skip(1).collect();
         let marks: Vec<&str> = MARKS.iter().copied().filter(|m| words.contains(m)).collect();
         let generation = generation(device);
@@ -86,9 +95,11 @@ impl Style {
         } else if marks.contains(&"fa3") {
             attention = "new";
         }
-        if generation == "ampere" && attention == "new" {
-            // What came after FlashAttention 2 is for later devices.
-            attention = "fa2";
+        match (generation, attention) {
+            // What came after FlashAttention 2 is for later devices; it is for none before.
+            ("ampere" | "ada", "new") => attention = "fa2",
+            ("volta", "new" | "fa2" | "triton") => attention = "blocks",
+            _ => {}
         }
         Style { family, kind, attention, marks, generation, device: device.to_string() }
     }
@@ -104,7 +115,8 @@ impl Style {
             ("family", self.family.clone()),
             ("family on device", format!("{} on {}", self.family, self.device)),
         ];
-        if self.device.starts_with("GB") || self.device.starts_with("GH") {
+        // Its stacks replay graphs; on a GH200 nothing says so.
+        if self.device.starts_with("GB") {
             all.push(("host", "grace".to_string()));
         }
         all.extend(self.marks.iter().map(|m| ("mark", m.to_string())));
@@ -135,7 +147,9 @@ pub fn version(stack: &str) -> &str {
 pub fn generation(device: &str) -> &'static str {
     let starts = |all: &[&str]| all.iter().any(|p| device.starts_with(p));
     match () {
-        () if starts(&["A", "RTX", "L4", "V100", "T4"]) => "ampere",
+        () if starts(&["V100", "T4", "TITAN-RTX", "RTX-20"]) => "volta",
+        () if starts(&["L4", "RTX-40"]) => "ada",
+        () if starts(&["A", "RTX"]) => "ampere",
         () if starts(&["B", "GB", "R"]) => "blackwell",
         () => "hopper",
     }
@@ -157,6 +171,27 @@ mod tests {
         // Nobody heard of it: its labels are those of its kind and device.
         let s = Style::of("somebody 1", "GB200");
         assert!(s.labels().contains(&("host", "grace".to_string())));
-        assert_eq!((s.kind, s.generation), (Kind::Fused, "blackwell"));
+        assert_eq!((s.kind, s.generation), (Kind::Modules, "blackwell"));
+    }
+
+    #[test]
+    fn devices_belong_to_generations() {
+        let all = [
+            ("V100", "volta"),
+            ("RTX-2080-Ti", "volta"),
+            ("RTX-3090", "ampere"),
+            ("A100-PCIe", "ampere"),
+            ("L40S", "ada"),
+            ("RTX-4090", "ada"),
+            ("GH200", "hopper"),
+            ("H20", "hopper"),
+            ("GB300", "blackwell"),
+        ];
+        for (device, of) in all {
+            assert_eq!(generation(device), of, "{device}");
+        }
+        // FlashAttention 2 asks for Ampere.
+        assert_eq!(Style::of("torchtitan", "V100").attention, "blocks");
+        assert_eq!(Style::of("megatron", "RTX-4090").attention, "fa2");
     }
 }

@@ -103,6 +103,12 @@ fn traits(g: &Goal<'_>) -> Traits {
     g.case.traits(g.row)
 }
 
+/// How many rows a factor is held at zero with: those of one model on one device in one version are nearly rows of their own.
+fn hold(key: &str) -> f64 {
+    let narrow = key.rsplit_once(" on ").is_some_and(|(_, device)| device.contains(' '));
+    if narrow { 2.0 } else { 0.5 }
+}
+
 /// Logarithms of factors by key: the mean of what is left, drawn to zero where rows are few.
 fn factors(goals: &[Goal<'_>], effects: &Effects) -> BTreeMap<String, f64> {
     let mut keys: BTreeMap<String, usize> = BTreeMap::new();
@@ -126,8 +132,8 @@ fn factors(goals: &[Goal<'_>], effects: &Effects) -> BTreeMap<String, f64> {
                 m[keys[a]][n] += w * y;
             }
         }
-        for (i, row) in m.iter_mut().enumerate() {
-            row[i] += 0.5;
+        for (key, i) in &keys {
+            m[*i][*i] += hold(key);
         }
         x = solved(m);
         for (w, (ks, y)) in weights.iter_mut().zip(of.iter().zip(&left)) {

@@ -5,9 +5,10 @@
 //! what is computed again.
 
 use super::{Case, Row, memory};
-use nrl_sim::rates::Rates;
+use nrl_sim::machine::group;
+use nrl_sim::rates::{Rates, Speed};
 use nrl_sim::train::Took;
-use nrl_sim::work::{Item, Kind};
+use nrl_sim::work::{Collective, Item, Kind};
 
 /// A prediction in the unit of its row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,21 +23,36 @@ pub fn is_memory(metric: &str) -> bool {
     metric.contains("mem") || metric == "fits" || metric.contains("alloc")
 }
 
+/// Is the metric the seconds of a step?
+pub fn is_step(metric: &str) -> bool {
+    matches!(metric, "iter_time" | "step_time" | "iteration_time") || is_sum(metric)
+}
+
+/// Is it the seconds in which ranks sum their gradients, beside nothing?
+fn is_sum(metric: &str) -> bool {
+    let name = metric.replace(['_', '-', ' '], "");
+    ["allreduce", "gradsync", "gradreduce"].iter().any(|n| name.contains(n))
+}
+
 /// Can the metric be predicted?
 pub fn known(row: &Row) -> Result<(), String> {
     if row.value == 0.0 && row.metric != "fits" {
         return Err("a measured value of 0".into());
     }
     match row.metric.as_str() {
-        "iter_time"
+        m if is_step(m) || is_memory(m) => Ok(()),
+        "tokens_per_s"
         | "tokens_per_s_per_gpu"
+        | "samples_per_s"
+        | "samples_per_s_per_gpu"
+        | "steps_per_s"
+        | "tflops_per_gpu"
         | "model_tflops_per_gpu"
         | "hw_tflops_per_gpu"
         | "mfu"
         | "hfu"
         | "layer_fwd_time"
         | "layer_bwd_time" => Ok(()),
-        m if is_memory(m) => Ok(()),
         m => Err(format!("nothing predicts `{m}`")),
     }
 }
@@ -48,15 +64,32 @@ pub fn measured_seconds(row: &Row, case: &Case) -> Option<f64> {
     let tokens = asked.batch * asked.length;
     let flops = || model_flops(row, case) * asked.batch;
     let peak = case.update.machine.flops;
+    // A share is written as such, or in percent.
+    let share = if row.unit == "%" || row.value > 1.0 { row.value / 100.0 } else { row.value };
     Some(match row.metric.as_str() {
-        "iter_time" => row.value,
+        "iter_time" | "step_time" | "iteration_time" => row.value,
+        "tokens_per_s" => tokens / row.value,
         "tokens_per_s_per_gpu" => tokens / (row.value * gpus),
-        "model_tflops_per_gpu" => flops() / (row.value * 1e12 * gpus),
+        "samples_per_s" => asked.batch / row.value,
+        "samples_per_s_per_gpu" => asked.batch / (row.value * gpus),
+        "steps_per_s" => 1.0 / row.value,
+        "tflops_per_gpu" | "model_tflops_per_gpu" => flops() / (row.value * 1e12 * gpus),
         "hw_tflops_per_gpu" => (flops() + again(row, case)) / (row.value * 1e12 * gpus),
-        "mfu" => flops() / (row.value / 100.0 * peak * gpus),
-        "hfu" => (flops() + again(row, case)) / (row.value / 100.0 * peak * gpus),
+        "mfu" => flops() / (share * peak * gpus),
+        "hfu" => (flops() + again(row, case)) / (share * peak * gpus),
         _ => return None,
     })
+}
+
+/// Seconds in which ranks sum the gradients of an update, beside nothing.
+fn summing(case: &Case, rates: &Rates) -> Option<f64> {
+    let (job, machine) = (&case.update.job, &case.update.machine);
+    let speed = Speed { machine, rates, compute: case.asked.compute };
+    let all = job.update.as_ref()?.sums.iter().map(|s| {
+        let g = group(&job.mesh, &s.axes, machine.per_node);
+        speed.collective(Collective::AllReduce, s.gradients, g)
+    });
+    Some(all.sum())
 }
 
 /// What the planner says of a row whose update takes `took`.
@@ -69,11 +102,15 @@ pub fn says(row: &Row, case: &Case, took: &Took, rates: &Rates) -> Option<Says> 
     if is_memory(&row.metric) {
         return memory::says(row, case).map(|value| Says { value, seconds: None });
     }
+    if is_sum(&row.metric) {
+        let value = summing(case, rates)?;
+        return Some(Says { value, seconds: Some(row.value) });
+    }
     let measured = measured_seconds(row, case)?;
     let seconds = took.seconds;
     // Rates grow as seconds fall.
     let value = match row.metric.as_str() {
-        "iter_time" => seconds,
+        m if is_step(m) => seconds,
         _ => row.value * measured / seconds,
     };
     Some(Says { value, seconds: Some(measured) })

@@ -8,6 +8,7 @@ pub mod fit;
 mod layer;
 mod memory;
 mod metric;
+mod names;
 mod read;
 mod recipe;
 mod verdict;

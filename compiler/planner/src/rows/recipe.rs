@@ -11,7 +11,8 @@ use nrl_sim::rates::Compute;
 use serde_json::{Value, json};
 
 use super::layer::Layer;
-use super::{Row, is_memory};
+use super::names::{cluster, compute, stack};
+use super::{Row, is_memory, metric};
 
 /// What a row becomes.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ pub(super) const CROSSING: f64 = 0.5 * 0.75;
 
 /// The recipe of `row`.
 pub fn recipe(row: &Row) -> Result<Asked, String> {
-    let gpus = row.gpus.ok_or("no number of GPUs")?;
+    let gpus = row.gpus.or_else(|| ranks(row)).ok_or("no number of GPUs")?;
     // Whether a recipe fits is reported without a length: the shortest that its examples use.
     let length =
         row.seq.or((row.metric == "fits").then_some(2048.0)).ok_or("no sequence length")?;
@@ -102,7 +103,7 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
     }
     let _ = writeln!(r, "  mesh m = gpus axes ({})", axes.join(", "));
     if row.task.contains("lora") {
-        let on = "wq, wk, wv, wo, gate, up, down";
+        let on = adapted(row);
         let _ = writeln!(r, "  base = {call}\n  policy = lora(base, rank: 16, on: [{on}])");
     } else {
         let _ = writeln!(r, "  policy = {call}");
@@ -135,6 +136,22 @@ pub fn recipe(row: &Row) -> Result<Asked, String> {
     })
 }
 
+/// GPUs of a layout that a row gives in full without their number.
+fn ranks(row: &Row) -> Option<usize> {
+    let ways = row.dp.unwrap_or(1).max(row.fsdp.unwrap_or(1));
+    let given = row.dp.or(row.fsdp).is_some();
+    let of = |x: Option<usize>| x.unwrap_or(1).max(1);
+    given.then(|| ways * of(row.tp) * of(row.pp) * of(row.cp))
+}
+
+/// Parameters beside which adapters stand: the projections of attention alone in NeMo before Megatron-Bridge.
+fn adapted(row: &Row) -> &'static str {
+    match row.framework.strip_prefix("NeMo 2") {
+        Some(_) => "wq, wk, wv",
+        None => "wq, wk, wv, wo, gate, up, down",
+    }
+}
+
 /// The number that follows `words` in a note.
 fn noted(note: &str, words: &str) -> Option<f64> {
     note.split(words).nth(1)?.split_whitespace().next()?.parse().ok()
@@ -150,6 +167,9 @@ pub fn filled(row: &Row) -> Row {
         // Its examples compute layers again and keep the optimizer on the host.
         row.recompute = "full".into();
         row.offload = "optimizer-cpu".into();
+    }
+    if row.unit == "ms" && metric::is_step(&row.metric) {
+        (row.value, row.unit) = (row.value / 1e3, "s".into());
     }
     if row.model.starts_with("mixtral-8x2b") {
         // The README of mbridge lists its modules.
@@ -177,104 +197,6 @@ pub fn filled(row: &Row) -> Row {
     row.head_dim = f.head_dim.to_string();
     row.ffn = f.ffn.and_then(size);
     row
-}
-
-/// `megatron-bridge 26.04` of `Megatron-Bridge 26.04`: the family, its version, and what else is known of the run
-/// (`nrl_sim::style`).
-fn stack(row: &Row) -> String {
-    let text = row.framework.to_lowercase();
-    let known = [
-        ("megatron-deepspeed", "megatron-deepspeed"),
-        ("neox", "megatron-deepspeed"),
-        ("megatron-bridge", "megatron-bridge"),
-        ("megatron-lm 202", "megatron-2022"),
-        ("metaseq", "megatron-2022"),
-        ("megatron", "megatron"),
-        ("nemo", "megatron"),
-        ("megascale", "megatron"),
-        ("llm-foundry", "llm-foundry"),
-        ("mosaic", "llm-foundry"),
-        ("composer", "llm-foundry"),
-        ("torchtitan", "torchtitan"),
-        ("prime-rl", "prime-rl"),
-        ("deepspeed", "deepspeed"),
-        ("automodel", "automodel"),
-        ("verl", "verl"),
-        ("meta", "meta"),
-        ("maxtext", "xla"),
-        ("jax", "xla"),
-        ("levanter", "xla"),
-        ("transformers", "transformers"),
-        ("hugging", "transformers"),
-        ("trl", "transformers"),
-        ("axolotl", "transformers"),
-        ("openrlhf", "transformers"),
-        ("factory", "transformers"),
-        ("fsdp", "fsdp"),
-        ("pytorch", "fsdp"),
-    ];
-    let family = known.iter().find(|(k, _)| text.contains(k)).map_or("other", |(_, f)| f);
-    let version = text.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
-    let mut words = vec![family];
-    words.extend(version);
-    for (name, mark) in [("flash_attention_2", "fa2"), ("flash_attention_3", "fa3")] {
-        if text.contains(name) {
-            words.push(mark);
-        }
-    }
-    if row.task.starts_with("rl-trainer") {
-        words.push("rl");
-    }
-    if family == "prime-rl" && row.gpu.contains("B200") && row.experts.is_some() {
-        // Its grouped product asks for Hopper.
-        words.push("loop");
-    }
-    if row.offload.contains("optimizer") {
-        words.push("host");
-    }
-    if row.gpu.contains("500W") {
-        words.push("500w");
-    }
-    if row.task == "microbench" {
-        words.push("burst");
-    }
-    words.join(" ")
-}
-
-fn compute(row: &Row) -> Compute {
-    let p = row.precision.to_lowercase();
-    if p.is_empty() && row.framework.starts_with("Megatron-Bridge") {
-        // The first number of a cell with two is that of 8 bits.
-        Compute::Fp8
-    } else if p.contains("fp4") {
-        Compute::Fp4
-    } else if p.contains("fp8") {
-        Compute::Fp8
-    } else {
-        Compute::Bf16
-    }
-}
-
-/// Function of `std.clusters`, and GPUs per node.
-fn cluster(gpu: &str) -> Result<(&'static str, usize), String> {
-    let known = [
-        ("A100-40", "a100_40gb", 8),
-        ("A100", "a100", 8),
-        ("A6000", "a6000", 8),
-        ("H100", "h100", 8),
-        ("H200", "h200", 8),
-        ("H800", "h800", 8),
-        ("H20", "h20", 8),
-        ("GB200", "gb200", 4),
-        ("GB300", "gb300", 4),
-        ("B200", "b200", 8),
-        ("B300", "b300", 8),
-    ];
-    known
-        .iter()
-        .find(|(k, ..)| gpu.contains(k))
-        .map(|(_, f, n)| (*f, *n))
-        .ok_or_else(|| format!("no cluster of `{gpu}`"))
 }
 
 /// More ranks than any machine has.
@@ -367,6 +289,38 @@ fn split(layers: usize, parts: usize) -> Option<Vec<usize>> {
     Some(split)
 }
 
+/// Families whose feed-forward has no gate.
+const PLAIN: &[&str] = &[
+    "gpt",
+    "mpt",
+    "opt",
+    "bloom",
+    "pythia",
+    "neox",
+    "megatron",
+    "mt-nlg",
+    "turing",
+    "cerebras",
+    "nemotron",
+    "starcoder",
+    "falcon",
+];
+
+/// Models whose head is their embedding.
+const TIED: &[&str] = &[
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-4b",
+    "qwen2.5-0.5b",
+    "qwen2.5-1.5b",
+    "qwen2.5-3b",
+    "llama3.2-1b",
+    "llama3.2-3b",
+    "llama-3.2-1b",
+    "llama-3.2-3b",
+    "smollm",
+];
+
 /// `config.json` of the model, if it has one, and the call that makes it.
 fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
     if let Some(f) = hybrid(&row.model) {
@@ -377,11 +331,16 @@ fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
     let layers = need(row.layers, "number of layers")?;
     let hidden = need(row.hidden, "hidden size")?;
     let heads = need(row.heads, "number of heads")?;
-    let ffn = need(row.ffn, "feed-forward size")?;
+    let mut ffn = need(row.ffn, "feed-forward size")?;
     let kv = row.kv_heads.unwrap_or(heads);
     let vocab = row.vocab.unwrap_or(51200);
     let name = row.model.to_lowercase();
-    let tied = (name.contains("qwen3-0.6b") || name.contains("qwen3-4b")).then_some(true);
+    let tied = TIED.iter().any(|t| name.contains(t));
+    let plain = PLAIN.iter().any(|p| name.starts_with(p)) && row.experts.is_none();
+    if plain && kv != heads {
+        // Groups of heads and no gate: a gated feed-forward of the same FLOPs.
+        ffn = ffn * 2 / 3;
+    }
     let mut config = json!({
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -392,7 +351,7 @@ fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
         "max_position_embeddings": (length as usize).max(4096),
         "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0,
-        "tie_word_embeddings": tied.unwrap_or(false),
+        "tie_word_embeddings": tied,
         "hidden_act": "silu",
     });
     if name.starts_with("gpt-oss") || row.experts.is_some() {
@@ -419,7 +378,7 @@ fn model(row: &Row, length: f64) -> Result<(Option<Value>, String), String> {
             set(&mut config, "attention_bias", json!(true));
             set(&mut config, "partial_rotary_factor", json!(0.5));
         }
-    } else if name.starts_with("gpt") || name.starts_with("mpt") {
+    } else if plain && kv == heads {
         return Ok((None, gpt(row, layers, hidden, heads, ffn, vocab, length)));
     } else {
         let llama = name.starts_with("llama") || name.contains("qwen2");
