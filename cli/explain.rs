@@ -58,6 +58,7 @@ fn recipe(file: &str, path: Option<&str>) -> ExitCode {
     let request = nrl_planner::input::Request {
         path: file.into(),
         environment: std::env::vars().collect(),
+        nemo_root: crate::export::root_text(file, None),
         ..Default::default()
     };
     let (input, planned) = match crate::plan::opened(&request) {

@@ -70,10 +70,8 @@ fn exported(args: &NemoRlArgs, sources: &mut SourceMap) -> Result<Exported, Vec<
     }
     let root = root(&args.file, args.nemo_rl.as_deref());
     let folder = args.out.clone().unwrap_or_default();
-    let root_text =
-        if root.as_os_str().is_empty() { String::new() } else { format!("{}/", root.display()) };
     let options = ExportOptions {
-        root: &root_text,
+        root: &root_text(&args.file, args.nemo_rl.as_deref()),
         defaults: &|over| relative(&folder, &root.join(over)),
         config: &|name| folder.join(format!("{name}.yaml")).display().to_string(),
         recipe: args.recipe.as_deref(),
@@ -94,6 +92,12 @@ pub fn root(file: &str, given: Option<&Path>) -> PathBuf {
     let above = from.ancestors().chain(here.ancestors());
     let found = above.map(Path::to_path_buf).find(|dir| dir.join("examples/configs").is_dir());
     found.unwrap_or_default()
+}
+
+/// The same as the start of a path: empty, or ending in `/`.
+pub fn root_text(file: &str, given: Option<&Path>) -> String {
+    let root = root(file, given);
+    if root.as_os_str().is_empty() { String::new() } else { format!("{}/", root.display()) }
 }
 
 /// A file as seen from a directory.

@@ -42,6 +42,8 @@ pub fn recipe(args: &RecipeArgs, exact: bool) -> Result<Compiled, ExitCode> {
         report::print(std::slice::from_ref(first), &sources);
         return Err(ExitCode::from(1));
     }
+    let mut found = found;
+    found.extend(compiled.as_ref().and_then(nrl_driver::unsaid));
     let mut compiled = finish(compiled, &found, &sources)?;
     compiled.program.seed = args.seed.unwrap_or(compiled.program.seed);
     Ok(compiled)

@@ -51,7 +51,10 @@ pub struct PlanArgs {
     /// Device that a YAML file stands for, such as `h200`: it names none
     #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,
-    /// Version of NeMo RL that a YAML file is for: `0.3`, or the newest if left out
+    /// Directory of NeMo RL, the one that holds `examples`, for a .nrl file with a block of its settings
+    #[arg(long, value_name = "DIR")]
+    pub nemo_rl: Option<PathBuf>,
+    /// Version of NeMo RL that settings are for: `0.3`, or the newest if left out
     #[arg(long, value_name = "VERSION", value_parser = crate::check::nemo_version)]
     pub nemo_version: Option<Version>,
     /// Software whose rates count, such as `megatron`; by the layout if left out
@@ -95,6 +98,7 @@ impl PlanArgs {
             path: file.to_string(),
             overrides: self.overrides.clone(),
             environment: std::env::vars().collect(),
+            nemo_root: crate::export::root_text(file, self.nemo_rl.as_deref()),
             gpu: self.gpu.clone(),
             version: self.nemo_version.unwrap_or_default(),
             options: Options {

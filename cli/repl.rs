@@ -39,7 +39,7 @@ pub struct ReplArgs {
     /// Device that a YAML file stands for, such as `h200`: it names none
     #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,
-    /// Directory of NeMo RL, the one that holds `examples`, for `as nemo`
+    /// Directory of NeMo RL, the one that holds `examples`, for settings and `as nemo`
     #[arg(long, value_name = "DIR")]
     pub nemo_rl: Option<PathBuf>,
 }
@@ -52,9 +52,11 @@ pub fn run(args: &ReplArgs) -> ExitCode {
     let whole =
         std::fs::canonicalize(&args.file).ok().filter(|_| nrl_planner::input::is_yaml(&args.file));
     let path = whole.map_or_else(|| args.file.clone(), |p| p.display().to_string());
+    let root = export::root_text(&path, args.nemo_rl.as_deref());
     let request = Request {
         path: path.clone(),
         environment: std::env::vars().collect(),
+        nemo_root: root.clone(),
         gpu: args.gpu.clone(),
         options: Options {
             sets: args.sets.clone(),
@@ -74,10 +76,7 @@ pub fn run(args: &ReplArgs) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let root = export::root(&path, args.nemo_rl.as_deref());
-    if !root.as_os_str().is_empty() {
-        session.nemo_root = format!("{}/", root.display());
-    }
+    session.nemo_root = root;
     if std::io::stdin().is_terminal() {
         print_all(&session.greeting());
         return talk(Rc::new(RefCell::new(session)));

@@ -107,6 +107,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("no-thread", "the system gives no thread for a rank"),
     ("no-token-allowed", "every token is forbidden at some position"),
     ("node-budget", "nodes or GPUs do not suffice for who asks for them"),
+    ("no-run-line", "a recipe does not say how many steps it runs"),
     ("not-a-choice", "a value is none of the choices"),
     ("not-a-mapping", "a YAML recipe is not a mapping of sections"),
     ("not-callable", "something that is not a function is called"),

@@ -3,7 +3,7 @@
 //! In: a compiled program whose time is limited, by itself or by the job that runs it. Out: what the rules
 //! say of its first checkpoint. The time of a step is the forecast; loading is not counted.
 
-use nrl_base::{Diagnostic, Span};
+use nrl_base::{Diagnostic, Severity, Span};
 use nrl_ir::program::{Every, Stage};
 use nrl_rules::recipe::{Fact, Keeping, Reached, Recipe, Seconds};
 use nrl_rules::{Origin, SetBy};
@@ -26,6 +26,14 @@ pub(crate) fn findings(c: &Compiled, options: &Options) -> Vec<Diagnostic> {
     let keeping = Keeping { stops, job, first, ..Keeping::default() };
     let recipe = Recipe { keeping, ..Recipe::default() };
     nrl_rules::check(&recipe).into_iter().map(|finding| finding.diagnostic).collect()
+}
+
+/// A run whose length is not said makes one step, which few people mean.
+pub fn unsaid(c: &Compiled) -> Option<Diagnostic> {
+    let span = c.facts.unsaid_length?;
+    let what = format!("`{}` has no `run` line: it makes one step", c.program.name);
+    let d = Diagnostic::new("no-run-line", Severity::Note, what).label(span, "this recipe");
+    Some(d.help("write `run 1000 steps`, or `run 1 step` if one is meant"))
 }
 
 /// The limit that a job has from outside.

@@ -38,6 +38,7 @@ pub use cores::each;
 pub use fits::{Profiles, memory, update_bytes};
 pub use forecast::{Assume, Passes, Timed, checkpoint_bytes, forecast, machine_of, rates, updates};
 pub use framework::Framework;
+pub use lasting::unsaid;
 pub use nrl_lower::facts::Facts;
 pub use nrl_lower::{Budget, Files, Limit, Measure, STD, docs, lower_tests, trial};
 pub use regroup::{Regroup, Works};
@@ -184,6 +185,7 @@ pub fn check(
         problems.extend(compiled.iter().flat_map(|c| fits::findings(c, files, path, options)));
         problems.extend(compiled.iter().flat_map(pools::findings));
         problems.extend(compiled.iter().flat_map(|c| lasting::findings(c, options)));
+        problems.extend(compiled.iter().filter_map(lasting::unsaid));
         if i == 0 {
             first = compiled;
         }

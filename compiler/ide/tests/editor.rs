@@ -139,6 +139,24 @@ fn definitions_lead_into_files_and_the_library() {
     assert_eq!(d.definition(offset), None);
 }
 
+#[test]
+fn a_quantity_leads_to_the_unit_of_ones_own() {
+    let text = "use \"shop.nrl\".{dozen}\n\nunit widget\nfn price(n: widgets) = n\nall = 3 widgets/prompt\nbox = 2 dozens\nwait = 3 min\n";
+    let files = BTreeMap::from([
+        ("r.nrl".to_string(), text.to_string()),
+        ("shop.nrl".to_string(), "unit egg\nunit dozen = 12 eggs\n".to_string()),
+    ]);
+    let d = Document::open(&files, "r.nrl", &[]);
+    let place = |part: &str| {
+        d.definition(text.find(part).expect(part) + 3).map(|s| d.world.sources.place(s))
+    };
+    assert_eq!(place("widgets/prompt").as_deref(), Some("r.nrl:3:6"));
+    assert_eq!(place("widgets)").as_deref(), Some("r.nrl:3:6"));
+    assert_eq!(place("dozens").as_deref(), Some("shop.nrl:2:6"));
+    // The language's own units are declared nowhere.
+    assert_eq!(d.definition(text.find("min").expect("min") + 1), None);
+}
+
 /// The file after a rename at the pointer.
 fn renamed(
     part: &str,

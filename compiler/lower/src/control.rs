@@ -161,7 +161,8 @@ impl<'a> Elab<'a, '_> {
                     }
                     Val::Const(x, _) => x == v,
                     Val::Range(low, high) => {
-                        matches!(v, Value::Num(x) if (*low..=*high).contains(x))
+                        let (low, high) = self.ascending((*low, *high), pattern.span)?;
+                        matches!(v, Value::Num(x) if (low..=high).contains(x))
                     }
                     _ => false,
                 }
@@ -267,6 +268,7 @@ impl<'a> Elab<'a, '_> {
             }
             ast::PatternKind::Value(e) => match self.expr(env, e)? {
                 Val::Range(low, high) => {
+                    let (low, high) = self.ascending((low, high), e.span)?;
                     let n = |x: f64| host::Expr::Const(Value::Num(x));
                     let above = call(Builtin::Le, vec![n(low), v.clone()]);
                     let below = call(Builtin::Le, vec![v.clone(), n(high)]);

@@ -60,9 +60,7 @@ impl<'a> Elab<'a, '_> {
             ExprKind::Binary { op, lhs, rhs, op_span } => {
                 self.binary_expr(env, *op, lhs, rhs, *op_span, e.span)
             }
-            ExprKind::Range { start, end, .. } => {
-                self.range(env, start.as_deref(), end.as_deref(), e.span)
-            }
+            ExprKind::Range { start, end, .. } => self.range(env, start.as_deref(), end.as_deref()),
             ExprKind::If { cond, then, otherwise } => {
                 self.if_(env, cond, then, otherwise.as_deref(), e.span)
             }
@@ -187,7 +185,6 @@ impl<'a> Elab<'a, '_> {
         env: &Env<'a>,
         start: Option<&'a Expr>,
         end: Option<&'a Expr>,
-        span: Span,
     ) -> El<Val<'a>> {
         let mut bound = |e: Option<&'a Expr>, open: f64| match e {
             Some(e) => {
@@ -204,8 +201,18 @@ impl<'a> Elab<'a, '_> {
             None => Ok(open),
         };
         let (low, high) = (bound(start, f64::NEG_INFINITY)?, bound(end, f64::INFINITY)?);
-        let _ = span;
         Ok(Val::Range(low, high))
+    }
+
+    /// A range that numbers are compared with; one the wrong way round holds none. A clip takes two bounds that are no such
+    /// range.
+    pub fn ascending(&mut self, (low, high): (f64, f64), span: Span) -> El<(f64, f64)> {
+        if low <= high {
+            return Ok((low, high));
+        }
+        let what = format!("no number is in {low}..{high}");
+        let d = Diagnostic::error("out-of-range", what).label(span, "the wrong way round");
+        self.fail(d.help(format!("write `{high}..{low}`")))
     }
 
     /// A plain number known now; dims count as their size.

@@ -20,6 +20,8 @@ pub struct Facts {
     /// Does each optimizer of the program add to weights in bf16?
     pub bf16_masters: Vec<bool>,
     pub assumptions: Vec<Assumption>,
+    /// The name of a recipe that has a step, and says nowhere how many of them it runs.
+    pub unsaid_length: Option<Span>,
     /// Where the time of the run is limited.
     pub limit: Option<Span>,
     /// Means over micro-batches, whose numbers depend on packing and layout.

@@ -358,7 +358,7 @@ impl<'a> Elab<'a, '_> {
             return Ok(None);
         };
         match self.expr(&Env::new(module), range)? {
-            Val::Range(low, high) => Ok(Some((low, high))),
+            Val::Range(low, high) => Ok(Some(self.ascending((low, high), range.span)?)),
             _ => self.error("wrong-type", range.span, "`in` takes a range", "such as `0..1`"),
         }
     }

@@ -49,6 +49,9 @@ impl<'a> Elab<'a, '_> {
         if main.step.is_some() || !main.every.is_empty() {
             let n = steps.map_or(DEFAULT_STEPS, |(n, _)| n);
             let span = r.name.span;
+            if steps.is_none() && self.epochs.is_none() {
+                self.out.facts.unsaid_length = Some(span);
+            }
             self.finish_phase("main", n, main, &env, span);
         } else if self.out.program.phases.is_empty()
             && r.body.stmts.iter().any(|s| matches!(s.kind, StmtKind::Settings(_)))

@@ -408,6 +408,15 @@ impl<'a> Check<'_, 'a, '_> {
             let what = "turns are counted: `for turn in 1..=6`";
             return self.error("wrong-type", f.over.span, what, "not a range with both ends");
         }
+        if let ExprKind::Range { start: Some(start), end: Some(end), .. } = &f.over.kind
+            && let (ExprKind::Int(low), ExprKind::Int(high)) = (&start.kind, &end.kind)
+            && low > high
+        {
+            let what = format!("no turn is in {low}..{high}");
+            let d = Diagnostic::error("out-of-range", what);
+            let d = d.label(f.over.span, "the wrong way round");
+            return self.el.fail(d.help(format!("write `{high}..={low}`")));
+        }
         for c in &f.carrying {
             if let Some(e) = &c.start {
                 let ty = self.expr(scope, e)?;

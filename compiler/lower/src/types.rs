@@ -135,7 +135,7 @@ impl<'a> Elab<'a, '_> {
         of: Subject<'_>,
     ) -> El<()> {
         let (low, high) = match self.expr(env, range)? {
-            Val::Range(low, high) => (low, high),
+            Val::Range(low, high) => self.ascending((low, high), range.span)?,
             other => {
                 let kind = other.kind();
                 let what = format!("`in` takes a range such as `0..1`, not {kind}");

@@ -18,6 +18,7 @@ const LATER: &[&str] = &[
     "host-memory",
     "kv-pool-too-small",
     "no-checkpoint-in-time",
+    "no-run-line",
     "not-causal",
     "nothing-to-train",
     "rule-matches-nothing",
@@ -109,4 +110,29 @@ fn every_page_says_what_why_and_how_to_fix() {
             assert!(page.contains(part), "{slug} has no part {part:?}");
         }
     }
+}
+
+/// A range that numbers are compared with goes up; two bounds of a clip are no such range.
+#[test]
+fn a_range_the_wrong_way_round_is_told_what_to_write() {
+    let body = "  run 1 step\n  policy = models.llama({hidden_size: 8, intermediate_size: 16, \
+                num_hidden_layers: 1, num_attention_heads: 2}, tokens: characters(\"01$_\", end: \"$\", \
+                pad: \"_\"), context: 16 tokens)\n  sampler = generator(policy)\n  \
+                rows = data.made(100 rows, i -> {prompt: \"1\", answer: \"0\"})\n  \
+                step { s = sampler.generate(rows.take(8 prompts), 4 samples/prompt) }\n";
+    let recipe = |params: &str, more: &str| {
+        format!("use std.{{data, models}}\n\nrecipe r{params} {{\n{more}{body}}}\n")
+    };
+    let told = |text: String| {
+        let found = findings(&text);
+        found.iter().map(|d| (d.code, d.message.clone(), d.help.clone())).collect::<Vec<_>>()
+    };
+    let one =
+        |what: &str, help: &str| vec![("out-of-range", what.to_string(), Some(help.to_string()))];
+    let reversed = one("no number is in 10..2", "write `2..10`");
+    assert_eq!(told(recipe("(k: int in 10..2 = 3)", "  require k > 0\n")), reversed);
+    let matched = "  k = match 3 {\n    10..2 -> 1\n    _ -> 2\n  }\n  require k > 0\n";
+    assert_eq!(told(recipe("", matched)), reversed);
+    assert_eq!(told(recipe("(k: int in 2..10 = 3)", "  require k > 0\n")), vec![]);
+    assert_eq!(told(recipe("(k: int in 3..3 = 3)", "  require k > 0\n")), vec![]);
 }

@@ -5,7 +5,8 @@
 //! and call its `load`: parents are read once. `Loader::environment` gives the variables that
 //! `${oc.env:..}` may name. Each value of the `Settings` says who set it and where. Findings are
 //! sorted; without an error among them there are settings, and else there are none.
-//! `import` writes a recipe in the language, `export` writes one of the language for NeMo RL.
+//! `import` writes a recipe in the language, `export` writes one of the language for NeMo RL, `settings` gives what such a
+//! recipe stands for.
 //! `check` loads and then judges: unknown keys, and the rules of `nrl_rules`.
 
 mod check;
@@ -24,7 +25,7 @@ pub mod schema;
 mod yaml;
 
 pub use check::{Checked, Options, check};
-pub use export::{ExportOptions, Exported, Lost, export};
+pub use export::{ExportOptions, Exported, Lost, export, settings};
 pub use import::import;
 pub use loader::Loader;
 

@@ -101,6 +101,11 @@ impl<'f> Loader<'f> {
         self.merged(sources, &clean(path), &mut vec![], None).tree.clone()
     }
 
+    /// Whether a file can be read.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.files.read(&clean(path)).is_ok()
+    }
+
     /// The environment variables it was given.
     pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
         &self.environment

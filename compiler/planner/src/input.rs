@@ -2,14 +2,16 @@
 //!
 //! In: a path of a `.nrl` file, or of a YAML file of NeMo RL, which is imported in memory. Out: a text of the
 //! language over all other files, options and assumptions, to be compiled as often as one likes with other
-//! settings or another text.
+//! settings or another text. What settings of NeMo RL do beyond the language is read once, from the YAML or from the block
+//! that an import leaves in a recipe, so that both are planned alike.
 
 use std::collections::BTreeMap;
 
-use nrl_base::{Diagnostic, Files, SourceMap};
+use nrl_base::{Diagnostic, Files, SourceId, SourceMap};
 use nrl_driver::{Assume, Compiled, Options};
 use nrl_ir::program::Stage;
 use nrl_nemo::Loader;
+use nrl_rules::Settings;
 use nrl_rules::recipe::Version;
 use nrl_sim::forecast::{Assumed, Forecast, Source};
 use nrl_sim::rates::Compute;
@@ -37,9 +39,11 @@ pub struct Request {
     pub overrides: Vec<String>,
     /// Variables that a YAML file may name.
     pub environment: BTreeMap<String, String>,
+    /// Where NeMo RL is, for recipes whose settings stand on one that it ships: empty, or ending in `/`.
+    pub nemo_root: String,
     /// The device that a YAML file stands for: it names none.
     pub gpu: Option<String>,
-    /// The version of NeMo RL that a YAML file is for.
+    /// The version of NeMo RL that its settings are for.
     pub version: Version,
     pub options: Options,
     pub assume: Assume,
@@ -111,10 +115,7 @@ impl<'f> Input<'f> {
                     Ok(text) => {
                         self.text = text.to_string();
                         if text.contains("settings nemo_rl") {
-                            let said = "the block `settings nemo_rl` is not counted: a plan of the YAML counts it";
-                            for assume in [&mut self.options.assume, &mut self.assume] {
-                                assume.framework.notes.push(said.into());
-                            }
+                            self.block(request, sources, id);
                         }
                         (true, vec![])
                     }
@@ -128,31 +129,63 @@ impl<'f> Input<'f> {
         }
     }
 
+    /// Counts the block of settings that an import leaves in a recipe.
+    fn block(&mut self, request: &Request, sources: &mut SourceMap, id: SourceId) {
+        let (file, problems) = nrl_syntax::parse(id, &self.text);
+        // Compiling tells of them.
+        if problems.iter().any(Diagnostic::is_error) {
+            return;
+        }
+        let mut loader = Loader::new(self.files).environment(request.environment.clone());
+        let mut roots = vec![request.nemo_root.clone()];
+        roots
+            .extend(self.path.match_indices('/').rev().map(|(at, _)| self.path[..=at].to_string()));
+        roots.push(String::new());
+        let name = self.options.recipe.as_deref();
+        let said = match nrl_nemo::settings(&mut loader, sources, &file, name, &roots) {
+            Ok(Some(settings)) => return self.habits(request, &settings),
+            Ok(None) => {
+                "the block `settings nemo_rl` is of another recipe, and is not counted".into()
+            }
+            Err(found) => format!(
+                "the block `settings nemo_rl` is NOT COUNTED: {}; `--nemo-rl DIR` says where NeMo RL is",
+                found.first().map_or("", |d| d.message.as_str())
+            ),
+        };
+        for assume in [&mut self.options.assume, &mut self.assume] {
+            assume.framework.notes.push(said.clone());
+        }
+    }
+
+    /// What settings of NeMo RL do beyond the language.
+    fn habits(&mut self, request: &Request, settings: &Settings) {
+        // Before 0.4 the optimizer's state left the devices on the way of new weights alone (its PR 1159).
+        let framework = nemo::framework(settings, &self.text, request.version == Version::V0_3);
+        let family = nemo::stack(settings);
+        let fp8 = nemo::trains_in_fp8(settings);
+        for assume in [&mut self.options.assume, &mut self.assume] {
+            assume.framework = framework.clone();
+            assume.stack.get_or_insert_with(|| match request.version {
+                Version::V0_3 => format!("{family} 0.3"),
+                Version::Newest => family.to_string(),
+            });
+            if fp8 {
+                assume.compute = Compute::Fp8;
+            }
+        }
+    }
+
     fn import(&mut self, request: &Request, sources: &mut SourceMap) -> (bool, Vec<Diagnostic>) {
         let mut loader = Loader::new(self.files).environment(request.environment.clone());
         let (text, mut found) =
             nrl_nemo::import(&mut loader, sources, &request.path, &request.overrides);
         let Some(text) = text else { return (false, found) };
-        let mut text = text;
+        self.text = text;
         if let (Some(settings), _) = loader.load(sources, &request.path, &request.overrides) {
-            text = nemo::laid_out(&text, &settings);
-            // Before 0.4 the optimizer's state left the devices on the way of new weights alone (its PR 1159).
-            let framework = nemo::framework(&settings, &text, request.version == Version::V0_3);
-            let fp8 = nemo::trains_in_fp8(&settings);
-            for assume in [&mut self.options.assume, &mut self.assume] {
-                assume.framework = framework.clone();
-                let family = nemo::stack(&settings);
-                assume.stack.get_or_insert_with(|| match request.version {
-                    Version::V0_3 => format!("{family} 0.3"),
-                    Version::Newest => family.to_string(),
-                });
-                if fp8 {
-                    assume.compute = Compute::Fp8;
-                }
-            }
+            self.habits(request, &settings);
         }
         let known = devices();
-        let written = known.iter().find(|d| text.contains(&format!("clusters.{d}(")));
+        let written = known.iter().find(|d| self.text.contains(&format!("clusters.{d}(")));
         let gpu = request.gpu.as_deref().map(str::to_lowercase);
         if let Some(gpu) = &gpu
             && !known.contains(gpu)
@@ -163,7 +196,6 @@ impl<'f> Input<'f> {
             found.push(Diagnostic::error("unknown-name", said).help(help));
             return (false, found);
         }
-        self.text = text;
         if let Some(written) = written {
             let device = gpu.clone().unwrap_or_else(|| written.clone());
             let (from, to) = (format!("clusters.{written}("), format!("clusters.{device}("));
@@ -217,6 +249,9 @@ impl<'f> Input<'f> {
                 "a plan needs a model that samples or learns: GRPO, PPO, DPO, SFT, distillation";
             found.push(Diagnostic::error("not-supported", said).help(help));
             return (None, Findings { found, sources });
+        }
+        if !is_yaml(&self.file) {
+            found.extend(compiled.as_ref().and_then(nrl_driver::unsaid));
         }
         let planned = compiled.map(|compiled| {
             let forecast = self.forecast(&compiled);

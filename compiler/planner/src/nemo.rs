@@ -1,9 +1,7 @@
 //! What a plan needs of the settings of NeMo RL that the language has no lines for.
 //!
-//! In: the text that an import gave, and the settings it came from. Out: the text with layouts that the import leaves in its
-//! settings block (models beside the policy, uneven stages, experts and tokens cut by Automodel, recomputation), and
-//! the habits of the framework: what is stored in how many bytes and where, what is padded. Settings that do
-//! nothing to the plan are named.
+//! In: settings, of YAML or of the block that an import leaves in a recipe. Out: the habits of the framework: what is stored in
+//! how many bytes and where, what is padded, which software it is. Settings that do nothing to the plan are named.
 
 use nrl_driver::Framework;
 use nrl_rules::Settings;
@@ -33,172 +31,8 @@ impl At<'_> {
         self.settings.on(&format!("{}.{key}", self.prefix))
     }
 
-    fn size(&self, key: &str) -> i64 {
-        self.int(key).unwrap_or(1).max(1)
-    }
-
     fn megatron(&self) -> bool {
         self.on("megatron_cfg.enabled")
-    }
-
-    /// Axes of the mesh of a model with their sizes.
-    fn axes(&self) -> Vec<(&'static str, i64)> {
-        let keys: &[(&str, &str)] = match self.megatron() {
-            true => &[
-                ("pp", "megatron_cfg.pipeline_model_parallel_size"),
-                ("cp", "megatron_cfg.context_parallel_size"),
-                ("tp", "megatron_cfg.tensor_model_parallel_size"),
-                ("ep", "megatron_cfg.expert_model_parallel_size"),
-                ("etp", "megatron_cfg.expert_tensor_parallel_size"),
-            ],
-            false => &[
-                ("cp", "dtensor_cfg.context_parallel_size"),
-                ("tp", "dtensor_cfg.tensor_parallel_size"),
-                ("ep", "dtensor_cfg.expert_parallel_size"),
-            ],
-        };
-        keys.iter().map(|(axis, key)| (*axis, self.size(key))).filter(|(_, n)| *n > 1).collect()
-    }
-
-    fn cuts(&self, axis: &str) -> bool {
-        self.axes().iter().any(|(a, _)| *a == axis)
-    }
-
-    /// The plan of a model, as a line has it.
-    fn plan(&self) -> String {
-        if self.megatron() {
-            let mut args = vec![];
-            if self.on("megatron_cfg.sequence_parallel") {
-                args.push("sp: true".to_string());
-            }
-            if self.on("megatron_cfg.activation_checkpointing") {
-                args.push("recompute: full".to_string());
-            }
-            return format!("plans.megatron({})", args.join(", "));
-        }
-        let mut all = vec!["plans.fsdp()", "plans.tensor_parallel()"];
-        if self.cuts("cp") {
-            all.push("plans.context_parallel()");
-        }
-        if self.cuts("ep") {
-            all.push("plans.expert_parallel()");
-        }
-        if self.on("dtensor_cfg.sequence_parallel") && self.cuts("tp") {
-            all.push("tokens_apart()");
-        }
-        if self.on("dtensor_cfg.activation_checkpointing") {
-            all.push("plans.recomputed()");
-        }
-        all.join(" * ")
-    }
-
-    /// Layers of each stage where the settings make the first or the last one smaller.
-    fn split(&self, layers: i64) -> Option<Vec<i64>> {
-        let stages = self.size("megatron_cfg.pipeline_model_parallel_size");
-        let first = self.int("megatron_cfg.num_layers_in_first_pipeline_stage");
-        let last = self.int("megatron_cfg.num_layers_in_last_pipeline_stage");
-        let ends = i64::from(first.is_some()) + i64::from(last.is_some());
-        if !self.megatron() || stages < 2 || ends == 0 || stages < ends {
-            return None;
-        }
-        let rest = layers - first.unwrap_or(0) - last.unwrap_or(0);
-        let inner = stages - ends;
-        if rest < inner || inner > 0 && rest % inner != 0 || inner == 0 && rest != 0 {
-            return None;
-        }
-        let inside = (0..inner).map(|_| rest / inner.max(1));
-        Some(first.into_iter().chain(inside).chain(last).collect())
-    }
-}
-
-/// The text with what the import left in its settings block.
-pub(crate) fn laid_out(text: &str, settings: &Settings) -> String {
-    let policy = At { settings, prefix: "policy" };
-    let name = settings.text("policy.model_name").map_or("", |t| t.value);
-    let layers = nrl_facts::model(name).map(|m| m.layers as i64);
-    let split = layers.and_then(|n| policy.split(n));
-    let cluster = |line: &str| line.split_whitespace().nth(3).unwrap_or("gpus").to_string();
-    let on = text.lines().find(|l| l.trim_start().starts_with("mesh train = ")).map(cluster);
-    let mut out = String::new();
-    for line in text.lines() {
-        let mut line = line.to_string();
-        if line.trim_start().starts_with("place policy") {
-            if let (Some((place, _)), false) = (line.split_once(" by "), policy.megatron()) {
-                line = format!("{place} by {}", policy.plan());
-            }
-            if let Some(split) = split.as_ref().filter(|_| !line.contains("split:")) {
-                let parts: Vec<String> = split.iter().map(i64::to_string).collect();
-                let argument = format!("split: [{}]", parts.join(", "));
-                line = with_argument(&line, &argument);
-            }
-            out += &line;
-            out.push('\n');
-            for (model, prefix) in [("teacher", "teacher"), ("critic", "value")] {
-                let bound = |l: &str| l.starts_with(model) && l.contains("= models.load(");
-                if text.lines().any(|l| bound(l.trim_start())) {
-                    out += &beside(model, &At { settings, prefix }, on.as_deref());
-                }
-            }
-            continue;
-        }
-        if line.trim_start().starts_with("update policy by ") {
-            line = with_budget(&line, settings);
-        }
-        out += &line;
-        out.push('\n');
-    }
-    if out.contains("tokens_apart()") {
-        out += "\nplan tokens_apart() {\n  tok: @tp\n}\n";
-    }
-    out
-}
-
-/// The line of an update with tokens of a micro-batch, where the import has left them in the block.
-fn with_budget(line: &str, settings: &Settings) -> String {
-    let policy = At { settings, prefix: "policy" };
-    let packs = ["sequence_packing", "dynamic_batching"];
-    let bound = packs.iter().find(|k| policy.on(&format!("{k}.enabled")));
-    let rows = if settings.get("dpo").is_some() { 2 } else { 1 };
-    let samples = policy.int("train_micro_batch_size").zip(policy.int("max_total_sequence_length"));
-    let tokens = match bound {
-        Some(key) => policy.int(&format!("{key}.train_mb_tokens")),
-        None => samples.map(|(n, context)| n.saturating_mul(context).saturating_mul(rows)),
-    };
-    match (tokens.filter(|n| *n > 0), line.split_once(", minimising")) {
-        (Some(n), Some((head, tail))) if !head.contains("tokens/microbatch") => {
-            format!("{head}, {n} tokens/microbatch, minimising{tail}")
-        }
-        _ => line.to_string(),
-    }
-}
-
-/// A mesh and a layout for a model beside the policy; that of the policy where settings have none for it.
-fn beside(model: &str, at: &At<'_>, cluster: Option<&str>) -> String {
-    let Some(cluster) = cluster else { return String::new() };
-    let known = ["megatron_cfg", "dtensor_cfg"];
-    let own = known.iter().any(|k| at.settings.get(&format!("{}.{k}", at.prefix)).is_some());
-    let policy = At { settings: at.settings, prefix: "policy" };
-    let at = if own { at } else { &policy };
-    let first = if at.megatron() { "dp" } else { "fsdp" };
-    // Stages stand furthest apart, ranks of tensor parallelism side by side.
-    let (stages, inner): (Vec<_>, Vec<_>) = at.axes().into_iter().partition(|(a, _)| *a == "pp");
-    let mut sizes: Vec<String> = stages.iter().map(|(axis, n)| format!("{axis}: {n}")).collect();
-    sizes.push(format!("{first}: rest"));
-    sizes.extend(inner.iter().map(|(axis, n)| format!("{axis}: {n}")));
-    format!(
-        "  mesh on_{model} = {cluster} axes ({})\n  place {model} on on_{model} by {}\n",
-        sizes.join(", "),
-        at.plan()
-    )
-}
-
-/// `f(a)` of a line that ends in a call, with one more argument.
-fn with_argument(line: &str, argument: &str) -> String {
-    let code = line.split("  #").next().unwrap_or(line).trim_end();
-    match code.strip_suffix(')') {
-        Some(open) if open.ends_with('(') => format!("{open}{argument})"),
-        Some(open) => format!("{open}, {argument})"),
-        None => line.to_string(),
     }
 }
 
@@ -364,37 +198,6 @@ mod tests {
         let files = BTreeMap::from([("r.yaml".to_string(), yaml.to_string())]);
         let (settings, found) = nrl_nemo::load(&files, &mut SourceMap::new(), "r.yaml", &[]);
         settings.unwrap_or_else(|| panic!("{found:#?}"))
-    }
-
-    /// Megatron's `num_layers_in_{first,last}_pipeline_stage`: the layers between are dealt out evenly (94 layers with 11 at
-    /// the end over 8 leave 83 for 7, which do not divide; with 11 at both ends, 72 for 6).
-    #[test]
-    fn layers_of_uneven_stages() {
-        let split = |pp: i64, ends: &str, layers: i64| {
-            let yaml = format!(
-                "policy:\n  megatron_cfg: {{enabled: true, pipeline_model_parallel_size: {pp}, {ends}}}\n"
-            );
-            At { settings: &settings(&yaml), prefix: "policy" }.split(layers)
-        };
-        let both = "num_layers_in_first_pipeline_stage: 11, num_layers_in_last_pipeline_stage: 11";
-        assert_eq!(split(8, both, 94), Some(vec![11, 12, 12, 12, 12, 12, 12, 11]));
-        assert_eq!(split(8, "num_layers_in_last_pipeline_stage: 11", 94), None);
-        assert_eq!(split(4, "num_layers_in_last_pipeline_stage: 6", 27), Some(vec![7, 7, 7, 6]));
-        assert_eq!(split(2, both, 22), Some(vec![11, 11]));
-        assert_eq!(split(4, "sequence_parallel: true", 28), None);
-    }
-
-    #[test]
-    fn models_beside_the_policy_have_a_place() {
-        let yaml = "policy:\n  megatron_cfg: {enabled: true}\nteacher:\n  megatron_cfg: {enabled: false}\n  \
-                    dtensor_cfg: {enabled: true, tensor_parallel_size: 4, activation_checkpointing: true}\n";
-        let text = "recipe r {\n  mesh train = gpus axes (dp: rest)\n  teacher = models.load(\"t\")\n  \
-                    place policy on train by plans.megatron()\n}\n";
-        let out = laid_out(text, &settings(yaml));
-        let lines: Vec<&str> = out.lines().map(str::trim).collect();
-        assert_eq!(lines[4], "mesh on_teacher = gpus axes (fsdp: rest, tp: 4)", "{out}");
-        let place = "place teacher on on_teacher by plans.fsdp() * plans.tensor_parallel() * plans.recomputed()";
-        assert_eq!(lines[5], place, "{out}");
     }
 
     #[test]

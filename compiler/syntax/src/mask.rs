@@ -6,6 +6,8 @@
 //! is not closed is reported and its line blanked, so the lines around it are still read.
 //! Brackets and prefix operators deeper than 128 are refused here, before anything recurses.
 
+mod extra;
+
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -35,7 +37,10 @@ pub(crate) fn mask(source: SourceId, text: &str, lexed: &Lexed) -> Result<Masked
     too_deep(source, &code)?;
     let matched = match brackets(text, &code, false) {
         Ok(matched) => matched,
-        Err(()) => brackets(text, &code, true).unwrap_or_default(),
+        Err(()) => match extra::extra_brace(text, &code) {
+            Some(token) => Brackets::without(&token),
+            None => brackets(text, &code, true).unwrap_or_default(),
+        },
     };
     let problems = matched.faults.iter().map(|fault| fault.report(source, text)).collect();
     matched.apply(&mut out);
@@ -164,6 +169,19 @@ struct Dropped {
 }
 
 impl Brackets {
+    /// Balanced but for one bracket that closes nothing.
+    fn without(token: &Token) -> Brackets {
+        let mut found = Brackets::default();
+        found.drop_token(token);
+        found
+    }
+
+    fn drop_token(&mut self, token: &Token) {
+        self.faults.push(Fault::Stray(*token));
+        self.blanked.push(token.start..token.end);
+        self.dropped.ranges.push(token.start..token.end);
+    }
+
     fn apply(&self, out: &mut Vec<u8>) {
         let length = out.len();
         for range in &self.blanked {
@@ -252,7 +270,7 @@ impl Pairing<'_> {
             }
         }
         let Some(top) = self.open.last().copied() else {
-            self.drop_token(token);
+            self.found.drop_token(token);
             return Ok(());
         };
         if fits(&top, self.text) {
@@ -265,7 +283,7 @@ impl Pairing<'_> {
                 self.close_all(owner + 1, token.start);
                 self.open.pop();
             }
-            None if braces => self.drop_token(token),
+            None if braces => self.found.drop_token(token),
             _ => {
                 self.found.faults.push(Fault::Mismatch { open: top.token, close: *token });
                 let closer = closer_of(top.token.text(self.text));
@@ -290,12 +308,6 @@ impl Pairing<'_> {
         {
             self.close_all(self.open.len() - 1, token.start);
         }
-    }
-
-    fn drop_token(&mut self, token: &Token) {
-        self.found.faults.push(Fault::Stray(*token));
-        self.found.blanked.push(token.start..token.end);
-        self.found.dropped.ranges.push(token.start..token.end);
     }
 
     /// Reports everything open above `keep` as unclosed, as if it ended before byte `before`.

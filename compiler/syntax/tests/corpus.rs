@@ -123,6 +123,54 @@ fn ten_thousand_parentheses_give_one_error() {
     }
 }
 
+const BRACED: &str = "\
+recipe r {
+  run 3 steps
+  policy = models.load(\"m\", dtype: bf16)
+  step {
+    b = rows.take(8 samples)
+    update policy by opt in 1 update, minimising {
+      sft.nll(policy, b)
+    }
+  }
+  every 2 steps {
+    checkpoint keep 1
+  }
+}
+
+fn f(x: float) -> float {
+  if x > 0 { x } else { 0 }
+}
+";
+
+/// One more `}`, behind a line or on one of its own: one error, and what stands around it is read.
+#[test]
+fn one_brace_too_many_is_one_error() {
+    let lines: Vec<&str> = BRACED.lines().collect();
+    for (at, line) in lines.iter().enumerate().filter(|(_, l)| !l.is_empty()) {
+        let indent = " ".repeat(line.len() - line.trim_start().len());
+        for more in [format!("{line} }}"), format!("{line}\n{indent}}}")] {
+            let mut edited: Vec<&str> = lines.clone();
+            edited[at] = &more;
+            let text = edited.join("\n") + "\n";
+            let (file, found) = parse(SourceId(0), &text);
+            assert_eq!(found.len(), 1, "{text}\n{found:#?}");
+            assert_eq!(found[0].message, "`}` closes nothing", "{text}");
+            assert_eq!(file.items.len(), 2, "{text}");
+            // The brace that is meant, or one that could be left out as well.
+            let span = found[0].span().expect("a place");
+            let wrong = text[..span.start as usize].matches('\n').count();
+            let near =
+                [at, at + 1].contains(&wrong) || lines.get(wrong).is_some_and(|l| l.trim() == "}");
+            assert!(near, "line {wrong}, not {at}\n{text}");
+        }
+    }
+    // At the margin it looks like the end of the item, and what follows is indented.
+    let (_, found) = parse(SourceId(0), &BRACED.replacen("  step {", "}\n  step {", 1));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(found[0].span().map(|s| s.start as usize), BRACED.find("  step {"));
+}
+
 #[test]
 fn depth_without_brackets_is_bounded_too() {
     let deep = [

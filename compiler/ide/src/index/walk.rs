@@ -3,8 +3,8 @@
 use nrl_base::Span;
 use nrl_syntax::ast::{
     Arg, Block, Expr, ExprKind, IndexItem, Item, ItemKind, Layout, Member, MemberKind, Mesh, Name,
-    Param, Path, Pattern, PatternKind, PlanRule, PlanRuleKind, Stmt, StmtKind, Type, TypeKind, Use,
-    UseOrigin,
+    Param, Path, Pattern, PatternKind, PlanRule, PlanRuleKind, Stmt, StmtKind, Type, TypeKind,
+    UnitFactor, Use, UseOrigin,
 };
 
 use super::{Def, Index, Kind, Target, Thing};
@@ -525,11 +525,29 @@ impl<'w> Walk<'w> {
             }
             ExprKind::Int(_)
             | ExprKind::Float(_)
-            | ExprKind::Quantity(_)
             | ExprKind::Text(_)
             | ExprKind::Bool(_)
             | ExprKind::None
             | ExprKind::Rest => {}
+            ExprKind::Quantity(q) => self.units(&q.unit),
+        }
+    }
+
+    /// Units that files declare, written with or without an `s`.
+    fn units(&mut self, factors: &'w [UnitFactor]) {
+        for factor in factors {
+            let name = factor.name.text.as_str();
+            let one = name.strip_suffix('s').filter(|one| !one.is_empty()).unwrap_or(name);
+            let several = format!("{one}s");
+            let found = [name, one, &several].into_iter().find_map(|name| {
+                let import = self.world.global(self.module, name)?;
+                let Import::Item(m, i) = import else { return None };
+                matches!(self.world.item(m, i).kind, ItemKind::Unit(_)).then_some(import)
+            });
+            if let Some(import) = found {
+                let target = self.target(import);
+                self.used(factor.name.span, target);
+            }
         }
     }
 
@@ -727,7 +745,7 @@ impl<'w> Walk<'w> {
                 params.iter().for_each(|t| self.ty(t));
                 self.ty(result);
             }
-            TypeKind::Unit(_) => {}
+            TypeKind::Unit(factors) => self.units(factors),
             TypeKind::Within { base, range: e }
             | TypeKind::AtMost { base, limit: e }
             | TypeKind::Where { base, cond: e } => {

@@ -13,6 +13,7 @@ mod yaml;
 pub use source::Lost;
 
 use nrl_base::{Diagnostic, SourceMap};
+use nrl_rules::Settings;
 use nrl_rules::settings::{Node, Origin, SetBy, Value};
 use nrl_syntax::ast::{self, Expr, ExprKind, ItemKind};
 
@@ -51,12 +52,69 @@ pub fn export(
 ) -> Result<Exported, Vec<Diagnostic>> {
     let recipe = pick(file, options.recipe).map_err(|found| vec![*found])?;
     let said = source::read(file, recipe);
+    let Layered { base, over, root } = layered(loader, sources, recipe, &said, options.root)?;
+    let layers = Layers { base: &base, environment: loader.variables() };
+    let (child, inherits) = child::child(&layers, &root);
+    let name = recipe.name.text.clone();
+    let mut yaml = format!("# Written by nrlc from the recipe `{name}`.\n");
+    if let (true, Some(over)) = (inherits, &over) {
+        yaml.push_str(&format!("defaults: {}\n", (options.defaults)(over)));
+    }
+    yaml.push_str(&yaml::mapping(&child));
+    let mut lost = said.lost;
+    let on_megatron = crate::native::trains_with_megatron(&root);
+    if let Some(what) = crate::native::lost_lists(&said.facts, on_megatron) {
+        lost.push(Lost { span: recipe.name.span, what: what.into() });
+    }
+    let launch = launch::launch(&root, &(options.config)(&name));
+    Ok(Exported { name, yaml, launch, lost })
+}
+
+/// The settings that a recipe with a settings block stands for: its lines over the block, the block over the shipped
+/// recipe, which is below the first of `roots` that has it. None for a recipe without a block; of several recipes
+/// the first counts where `name` is none.
+pub fn settings(
+    loader: &mut Loader,
+    sources: &mut SourceMap,
+    file: &ast::File,
+    name: Option<&str>,
+    roots: &[String],
+) -> Result<Option<Settings>, Vec<Diagnostic>> {
+    let first = file.items.iter().find_map(|item| match &item.kind {
+        ItemKind::Recipe(recipe) => Some(recipe.name.text.as_str()),
+        _ => None,
+    });
+    let recipe = pick(file, name.or(first)).map_err(|found| vec![*found])?;
+    let said = source::read(file, recipe);
+    let Some(block) = said.block else { return Ok(None) };
+    let has = |root: &&String| {
+        block.over.as_ref().is_some_and(|over| loader.has(&format!("{root}{}", over.value)))
+    };
+    let root = roots.iter().find(has).map_or("", String::as_str);
+    let layered = layered(loader, sources, recipe, &said, root)?;
+    Ok(Some(Settings { root: layered.root }))
+}
+
+/// The shipped recipe before interpolation, its name, and what the recipe makes of it.
+struct Layered {
+    base: Node,
+    over: Option<String>,
+    root: Node,
+}
+
+fn layered(
+    loader: &mut Loader,
+    sources: &mut SourceMap,
+    recipe: &ast::Recipe,
+    said: &source::Said<'_>,
+    root: &str,
+) -> Result<Layered, Vec<Diagnostic>> {
     let over = match said.block {
         Some(block) => block.over.as_ref().map(|over| over.value.clone()),
         None => said.algorithm.map(|a| shipped(a, text(&said.facts, "plan")).to_string()),
     };
     let base = match &over {
-        Some(over) => base(loader, sources, over, options.root, said.block)?,
+        Some(over) => base(loader, sources, over, root, said.block)?,
         None => nothing(recipe),
     };
     let block = said.block.map_or_else(Vec::new, lines);
@@ -65,20 +123,7 @@ pub fn export(
     let Some(meaning) = layers.meaning(&block, &said.facts, algorithm) else {
         return Err(vec![unresolved(&layers, &block, recipe)]);
     };
-    let (child, inherits) = child::child(&layers, &meaning.root);
-    let name = recipe.name.text.clone();
-    let mut yaml = format!("# Written by nrlc from the recipe `{name}`.\n");
-    if let (true, Some(over)) = (inherits, &over) {
-        yaml.push_str(&format!("defaults: {}\n", (options.defaults)(over)));
-    }
-    yaml.push_str(&yaml::mapping(&child));
-    let mut lost = said.lost;
-    let on_megatron = crate::native::trains_with_megatron(&meaning.root);
-    if let Some(what) = crate::native::lost_lists(&said.facts, on_megatron) {
-        lost.push(Lost { span: recipe.name.span, what: what.into() });
-    }
-    let launch = launch::launch(&meaning.root, &(options.config)(&name));
-    Ok(Exported { name, yaml, launch, lost })
+    Ok(Layered { base, over, root: meaning.root })
 }
 
 fn pick<'f>(file: &'f ast::File, name: Option<&str>) -> Result<&'f ast::Recipe, Box<Diagnostic>> {

@@ -18,7 +18,7 @@ use nrl_syntax::ast::{self, BinaryOp, Expr, ExprKind, StmtKind};
 use calls::{calls, name_of, text_of, unit_of};
 
 use crate::import::ENVIRONMENT;
-use crate::native::{Algorithm, Facts};
+use crate::native::{Algorithm, Beside, Facts};
 
 /// Rewards that stand for the grading of mathematics.
 const GRADERS: &[&str] = &["rewards.boxed_answer", "rewards.math_answer"];
@@ -48,6 +48,10 @@ pub(crate) fn read<'a>(file: &'a ast::File, recipe: &'a ast::Recipe) -> Said<'a>
         reader.item(item);
     }
     reader.judged(recipe);
+    reader.placed_apart();
+    for beside in std::mem::take(&mut reader.together) {
+        beside.as_policy(&mut reader.facts);
+    }
     let algorithm = reader.algorithm();
     let Reader { facts, block, lost, .. } = reader;
     Said { facts, algorithm, block, lost }
@@ -58,6 +62,8 @@ pub(crate) fn read<'a>(file: &'a ast::File, recipe: &'a ast::Recipe) -> Said<'a>
 struct Roles<'a> {
     train: Option<&'a str>,
     roll: Option<&'a str>,
+    /// The mesh of a model beside the policy, which model it is, and where it is placed.
+    beside: Option<(&'a str, &'static Beside, Span)>,
     policy: Option<&'a str>,
     /// The model that adapters of the policy are put on.
     adapted: Option<&'a str>,
@@ -76,6 +82,8 @@ pub(super) struct Reader<'a> {
     nodes: Option<i64>,
     /// Rewards that environments of NeMo RL give, by the name of the function.
     environments: HashMap<&'a str, &'a str>,
+    /// Models that are laid out as the policy is.
+    together: Vec<&'static Beside>,
     block: Option<&'a ast::Settings>,
     pub lost: Vec<Lost>,
     pub found: Option<Algorithm>,
@@ -109,6 +117,7 @@ impl<'a> Reader<'a> {
             pools: vec![],
             nodes: None,
             environments,
+            together: vec![],
             block: None,
             lost: vec![],
             found: None,
@@ -166,8 +175,12 @@ impl<'a> Reader<'a> {
                 StmtKind::Pool(pool) => self.pools.push(pool),
                 StmtKind::Place(place) => {
                     let models: Vec<_> = place.models.iter().filter_map(name_of).collect();
-                    if models.contains(&"policy") || self.roles.train.is_none() {
+                    let beside = Beside::ALL.iter().find(|b| models.contains(&b.model));
+                    if models.contains(&"policy") || self.roles.train.is_none() && beside.is_none()
+                    {
                         self.roles.train = name_of(&place.mesh);
+                    } else if let (Some(beside), Some(mesh)) = (beside, name_of(&place.mesh)) {
+                        self.roles.beside = Some((mesh, beside, stmt.span));
                     }
                 }
                 _ => {}
@@ -193,6 +206,15 @@ impl<'a> Reader<'a> {
                 recipe.name.span,
                 "teachers are named by `on_policy_distillation` in settings",
             );
+        }
+    }
+
+    /// A model beside the policy has settings of its own in some algorithms alone.
+    fn placed_apart(&mut self) {
+        if let Some((_, beside, span)) = self.roles.beside
+            && self.found.and_then(Beside::of).is_none_or(|own| own.model != beside.model)
+        {
+            self.lose(span, format!("a place of its own for `{}` has no form here", beside.model));
         }
     }
 
@@ -300,6 +322,9 @@ impl<'a> Reader<'a> {
     fn mesh(&mut self, mesh: &'a ast::Mesh) {
         let name = Some(mesh.name.text.as_str());
         let rolls = self.roles.roll == name && self.roles.train != name;
+        if let Some((_, beside, _)) = self.roles.beside.filter(|(on, ..)| Some(*on) == name) {
+            return self.axes(mesh, &beside.axes);
+        }
         if !rolls && self.roles.train.is_some() && self.roles.train != name {
             return self.lose(mesh.name.span, "a third mesh has no form");
         }
@@ -308,6 +333,14 @@ impl<'a> Reader<'a> {
             false => &[("tp", "tp"), ("cp", "cp"), ("pp", "pp"), ("ep", "ep"), ("etp", "etp")],
         };
         self.mark(if rolls { "roll" } else { "mesh" });
+        self.axes(mesh, names);
+        if rolls {
+            self.pool(mesh);
+        }
+    }
+
+    /// Sizes of axes as the facts that `names` has for them.
+    fn axes(&mut self, mesh: &'a ast::Mesh, names: &[(&str, &'static str)]) {
         for axis in &mesh.axes {
             let known = names.iter().find(|(written, _)| *written == axis.name.text);
             let rest = matches!(axis.size.kind, ExprKind::Rest);
@@ -319,9 +352,6 @@ impl<'a> Reader<'a> {
                 None if rest || matches!(axis.name.text.as_str(), "dp" | "fsdp" | "rep") => {}
                 None => self.lose(axis.span, format!("the axis `{}` has no form", axis.name.text)),
             }
-        }
-        if rolls {
-            self.pool(mesh);
         }
     }
 
@@ -349,26 +379,43 @@ impl<'a> Reader<'a> {
     fn place(&mut self, place: &'a ast::Place) {
         let Some(plan) = &place.plan else { return };
         let models: Vec<_> = place.models.iter().filter_map(name_of).collect();
-        if !models.is_empty() && !models.iter().any(|m| Some(*m) == self.roles.policy) {
-            return;
+        let beside = Beside::ALL.into_iter().find(|b| models.contains(&b.model));
+        let policy = models.is_empty() || models.iter().any(|m| Some(*m) == self.roles.policy);
+        match (policy, beside) {
+            (true, beside) => {
+                self.plan(plan, ["plan", "sp", "recompute"]);
+                if let Some(beside) = beside {
+                    self.together.push(beside);
+                }
+            }
+            (false, Some(beside)) => self.plan(plan, [beside.plan, beside.sp, beside.recompute]),
+            (false, None) => {}
         }
+    }
+
+    /// The plan of the policy, or of a model beside it: which backend, and what the others say of it.
+    fn plan(&mut self, plan: &'a Expr, [backend, sp, recompute]: [&'static str; 3]) {
         for call in calls(plan) {
             match call.callee.as_str() {
                 "plans.megatron" => {
-                    self.mark("plan");
-                    self.facts.insert("plan", Value::Text("megatron".into()));
-                    let sp = call.named("sp").map(|e| matches!(e.kind, ExprKind::Bool(true)));
-                    self.say("sp", sp.map(Value::Bool));
-                    let recompute = call.named("recompute").and_then(name_of);
-                    self.say("recompute", recompute.map(|_| Value::Bool(true)));
+                    self.facts.insert(backend, Value::Text("megatron".into()));
+                    let parts = call.named("sp").map(|e| matches!(e.kind, ExprKind::Bool(true)));
+                    self.say(sp, parts.map(Value::Bool));
+                    let again = call.named("recompute").and_then(name_of);
+                    self.say(recompute, again.map(|_| Value::Bool(true)));
                     let split = call.named("split").map(super::plain);
-                    self.say("split", split.filter(|split| matches!(split, Value::List(_))));
+                    match split.filter(|split| matches!(split, Value::List(_))) {
+                        Some(split) if backend == "plan" => self.say("split", Some(split)),
+                        Some(_) => self.lose(plan.span, "stages of this model have no form"),
+                        None => {}
+                    }
                 }
                 "plans.fsdp" => {
-                    self.facts.insert("plan", Value::Text("fsdp".into()));
+                    self.facts.insert(backend, Value::Text("fsdp".into()));
                 }
                 "plans.tensor_parallel" | "plans.context_parallel" | "plans.expert_parallel" => {}
-                "plans.recomputed" => self.say("recompute", Some(Value::Bool(true))),
+                "plans.sequence_parallel" => self.say(sp, Some(Value::Bool(true))),
+                "plans.recomputed" => self.say(recompute, Some(Value::Bool(true))),
                 other => self.lose(plan.span, format!("the plan `{other}` has no form")),
             }
         }

@@ -1,9 +1,13 @@
-//! Facts as lines of the language.
+//! Facts as lines of the language: `places` has machines and layouts, this file the rest.
+
+mod places;
 
 use nrl_rules::settings::Value;
 
 use super::values::{literal, quoted};
-use crate::native::{Algorithm, BETA1, BETA2, EPS, Facts, dtype_word, int, on, percent, text};
+use crate::native::{
+    Algorithm, BETA1, BETA2, Beside, EPS, Facts, dtype_word, int, on, percent, text,
+};
 
 /// `1 step`, `2 steps`.
 fn count(n: &str, unit: &str) -> String {
@@ -104,49 +108,6 @@ impl Writer<'_> {
         self.gap();
     }
 
-    fn layout(&mut self) {
-        let cluster = self.args(&[("nodes", "nodes"), ("gpus", "gpus")]).join(", ");
-        // Nodes of four are trays of GB200; most others are nodes of H100.
-        let four = self.value("gpus").is_some_and(|gpus| gpus == "4");
-        let kind = if four { "gb200" } else { "h100" };
-        self.line(format!(
-            "gpus = clusters.{kind}({cluster})  # NeMo RL does not say which GPU: write yours"
-        ));
-        let pool = match (self.value("pool_nodes"), self.value("pool_gpus")) {
-            _ if !self.has("roll") || !self.steps() => None,
-            (Some(nodes), _) => Some(count(&nodes, "node")),
-            (None, Some(gpus)) => Some(count(&gpus, "rank")),
-            (None, None) => None,
-        };
-        let (trainers, rollers) = match &pool {
-            Some(part) => {
-                self.line(format!("pool trainers, rollers = gpus split (rest, {part})"));
-                ("trainers", "rollers")
-            }
-            None => ("gpus", "gpus"),
-        };
-        let axes = |names: &[(&str, &str)]| -> Vec<String> {
-            let axis = |(fact, name): &(&str, &str)| {
-                int(self.facts, fact).filter(|n| *n > 1).map(|n| format!("{name}: {n}"))
-            };
-            names.iter().filter_map(axis).collect()
-        };
-        if self.has("mesh") {
-            let first = if text(self.facts, "plan") == Some("megatron") { "dp" } else { "fsdp" };
-            // Ranks of tensor parallelism stand side by side, stages of a pipeline furthest apart (Megatron's order).
-            let mut sizes = axes(&[("pp", "pp")]);
-            sizes.push(format!("{first}: rest"));
-            sizes.extend(axes(&["cp", "tp", "ep", "etp"].map(|name| (name, name))));
-            self.line(format!("mesh train = {trainers} axes ({})", sizes.join(", ")));
-        }
-        if self.has("roll") && self.steps() {
-            let mut sizes = vec!["rep: rest".to_string()];
-            sizes.extend(axes(&[("rpp", "pp"), ("rtp", "rtp"), ("rep", "ep")]));
-            self.line(format!("mesh roll = {rollers} axes ({})", sizes.join(", ")));
-        }
-        self.gap();
-    }
-
     fn load(&self, name: &str) -> String {
         let mut args = vec![text(self.facts, name).map_or("\"\"".into(), quoted)];
         if name == "model" {
@@ -189,22 +150,6 @@ impl Writer<'_> {
             Some("constant") => lr,
             _ => format!("optim.from_settings({lr})"),
         }
-    }
-
-    /// The layout of DTensor.
-    fn sharded(&self) -> String {
-        let several = |axis: &str| int(self.facts, axis).is_some_and(|n| n > 1);
-        let mut plan = String::from("plans.fsdp() * plans.tensor_parallel()");
-        for (said, more) in [
-            (several("cp"), "context_parallel"),
-            (several("ep"), "expert_parallel"),
-            (on(self.facts, "recompute"), "recomputed"),
-        ] {
-            if said {
-                plan.push_str(&format!(" * plans.{more}()"));
-            }
-        }
-        plan
     }
 
     /// Whether the language has a step for what runs.
@@ -262,25 +207,7 @@ impl Writer<'_> {
         if let Some(lr) = self.value("critic_lr") {
             self.line(format!("opt_v = optim.adamw(lr: {lr})"));
         }
-        if self.has("plan") && self.has("mesh") && self.has("model") {
-            let plan = match text(self.facts, "plan") {
-                Some("megatron") => {
-                    let mut args = vec![];
-                    if on(self.facts, "sp") {
-                        args.push("sp: true");
-                    }
-                    if on(self.facts, "recompute") {
-                        args.push("recompute: full");
-                    }
-                    let mut args: Vec<String> = args.into_iter().map(str::to_string).collect();
-                    args.extend(self.args(&[("split", "split")]));
-                    format!("plans.megatron({})", args.join(", "))
-                }
-                _ => self.sharded(),
-            };
-            let models = if self.refers() { "policy, ref" } else { "policy" };
-            self.noted("plan", format!("place {models} on train by {plan}"));
-        }
+        self.places();
         if self.has("sampler") && self.steps() {
             let mut args = vec![String::from("policy")];
             if self.has("roll") {

@@ -4,7 +4,7 @@ use nrl_rules::settings::{Node, Value};
 
 use super::table::{BETA1, BETA2};
 use super::take::clock;
-use super::{Algorithm, Facts, int, on, same, table, text};
+use super::{Algorithm, Beside, Facts, int, on, same, table, text};
 
 /// One setting that a fact gives.
 #[derive(Clone, PartialEq, Debug)]
@@ -42,7 +42,10 @@ pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Ed
         Some(plan) => plan == "megatron",
         None => megatron(below),
     };
-    for row in table::rows(algorithm, on_megatron, engine(below)) {
+    let beside = Beside::of(algorithm);
+    let mut rows = table::rows(algorithm, on_megatron, engine(below));
+    rows.extend(beside.into_iter().flat_map(|b| b.known(facts, below)));
+    for row in rows {
         let said = facts.get(row.fact);
         let old = below.get(&row.path);
         let usual = row.otherwise.as_ref().is_some_and(|usual| Some(usual) == said);
@@ -63,6 +66,9 @@ pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Ed
         out.push(Edit { fact, path: path.to_string(), value });
     };
     backend(facts, below, on_megatron, &mut put);
+    if let Some(beside) = beside {
+        beside.backend(facts, below, &mut put);
+    }
     super::schedule::edits(facts, below, on_megatron, &mut put);
     super::adapter::edits(facts, below, on_megatron, &mut put);
     if let (Algorithm::Ppo, Some(lr)) = (algorithm, facts.get("critic_lr")) {

@@ -6,12 +6,14 @@
 //! said, so nothing is approximated. The table of `docs/nemo.md` lists them.
 
 mod adapter;
+mod beside;
 mod edits;
 mod schedule;
 mod table;
 mod take;
 
 pub(crate) use adapter::lost as lost_lists;
+pub(crate) use beside::Beside;
 pub(crate) use edits::{Edit, edits, megatron as trains_with_megatron};
 pub(crate) use table::{BETA1, BETA2, EPS};
 pub(crate) use take::{dtype_word, percent, take};

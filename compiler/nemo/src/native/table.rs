@@ -86,6 +86,7 @@ fn backend(rows: &mut Vec<Row>, megatron: bool) {
             or("tp", "mesh", at("tensor_parallel_size"), one()),
             or("cp", "mesh", at("context_parallel_size"), one()),
             or("ep", "mesh", at("expert_parallel_size"), one()),
+            or("sp", "plan", at("sequence_parallel"), no()),
             or("recompute", "plan", at("activation_checkpointing"), no()),
             row("lr", "opt", "policy.optimizer.kwargs.lr"),
             row("weight_decay", "opt", "policy.optimizer.kwargs.weight_decay"),

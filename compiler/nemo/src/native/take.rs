@@ -3,7 +3,7 @@
 use nrl_rules::settings::{Node, Value};
 
 use super::edits::{engine, megatron};
-use super::{Algorithm, Facts, edits, int, on, same, table, text};
+use super::{Algorithm, Beside, Facts, edits, int, on, same, table, text};
 
 /// The facts of resolved settings: those that mean exactly what the settings say.
 pub(crate) fn take(root: &Node, algorithm: Algorithm) -> Facts {
@@ -178,6 +178,9 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         super::schedule::take(root, megatron(root), int(facts, "steps"), facts);
     }
     super::adapter::take(root, megatron(root), facts);
+    if let Some(beside) = Beside::of(algorithm) {
+        beside.take(root, facts);
+    }
     data(root, algorithm, facts);
     if let Some(tokens) = super::edits::microbatch(root, algorithm) {
         facts.insert("microbatch", Value::Int(tokens));

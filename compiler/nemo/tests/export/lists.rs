@@ -1,5 +1,7 @@
 //! Schedules, adapters and stages: what is one line here and several settings there.
 
+use std::collections::BTreeMap;
+
 use super::{OWN, exported, files, imported, resolved};
 
 /// Settings as shown for tests, without places.
@@ -152,4 +154,93 @@ fn stages_of_uneven_size_and_keys_of_the_model_are_arguments() {
     assert_eq!(at("hf_config_overrides.max_position_embeddings"), "Int(32768)");
     let lost = exported(&files, &text.replace("[8, 10, 10, 8]", "[8, 9, 11, 8]")).lost;
     assert!(lost.iter().any(|l| l.what.contains("first and the last stage")), "{lost:?}");
+}
+
+/// PPO on the shipped recipe, with a critic of its own.
+fn with_critic(critic: &str) -> (super::Files, String) {
+    let own = OWN.replace("grpo: {num_prompts_per_step: 64, max_num_steps: 500}", "grpo: null\nppo:\n  num_prompts_per_step: 64\n  num_generations_per_prompt: 2\n  max_num_steps: 500\n  ppo_epochs: 1\n  adv_estimator: {name: gae, gae_lambda: 0.95, gae_gamma: 1.0}\nvalue_loss_fn: {scale: 0.5, cliprange: 0.2}")
+        + &format!("value: {{model_name: Qwen/Qwen3-8B, {critic}}}\n");
+    let mut files = files();
+    files.insert("examples/configs/own.yaml".into(), own);
+    let text = imported(&files);
+    (files, text)
+}
+
+#[test]
+fn a_critic_with_a_layout_of_its_own_has_a_mesh_and_comes_back() {
+    let apart = "dtensor_cfg: {enabled: true, tensor_parallel_size: 4, sequence_parallel: true, activation_checkpointing: true}, megatron_cfg: {enabled: false}";
+    let (files, text) = with_critic(apart);
+    for line in [
+        "  mesh on_critic = gpus axes (fsdp: rest, tp: 4)\n",
+        "  place policy, ref on train by plans.fsdp() * plans.tensor_parallel()\n",
+        "  place critic on on_critic by plans.fsdp() * plans.tensor_parallel() * plans.sequence_parallel() * plans.recomputed()\n",
+    ] {
+        assert!(text.contains(line), "{line}\nin\n{text}");
+    }
+    assert!(!text.contains("value.dtensor_cfg"), "{text}");
+    let out = exported(&files, &text.replace("tp: 4)", "tp: 8)"));
+    let at = |key: &str| resolved(&files, &out.yaml, &format!("value.{key}"));
+    assert_eq!(at("dtensor_cfg.tensor_parallel_size"), "Int(8)");
+    assert_eq!(at("dtensor_cfg.sequence_parallel"), "Bool(true)");
+    assert_eq!(at("dtensor_cfg.activation_checkpointing"), "Bool(true)");
+    assert_eq!(out.lost, []);
+
+    // Pipelines are Megatron's.
+    let megatron = text
+        .replace("mesh on_critic = gpus axes (fsdp: rest, tp: 4)", "mesh on_critic = gpus axes (pp: 2, dp: rest, tp: 4)")
+        .replace("place critic on on_critic by plans.fsdp() * plans.tensor_parallel() * plans.sequence_parallel() * plans.recomputed()", "place critic on on_critic by plans.megatron()");
+    let out = exported(&files, &megatron);
+    let at = |key: &str| resolved(&files, &out.yaml, &format!("value.{key}"));
+    assert_eq!(at("megatron_cfg.enabled"), "Bool(true)");
+    assert_eq!(at("megatron_cfg.pipeline_model_parallel_size"), "Int(2)");
+    assert_eq!(at("dtensor_cfg.enabled"), "Bool(false)");
+}
+
+#[test]
+fn a_critic_that_is_laid_out_as_the_policy_is_placed_with_it() {
+    let (files, text) = with_critic(
+        "dtensor_cfg: {enabled: true, tensor_parallel_size: 2}, megatron_cfg: {enabled: false}",
+    );
+    assert!(text.contains("  place policy, ref, critic on train by plans.fsdp()"), "{text}");
+    let out = exported(&files, &text.replace("(fsdp: rest, tp: 2)", "(fsdp: rest, tp: 8)"));
+    let at = |key: &str| resolved(&files, &out.yaml, &format!("{key}.tensor_parallel_size"));
+    assert_eq!(at("policy.dtensor_cfg"), "Int(8)");
+    assert_eq!(at("value.dtensor_cfg"), "Int(8)");
+    // Without a backend of its own it is where the policy is, whatever that is.
+    let (files, text) = with_critic("optimizer: {kwargs: {lr: 1.0e-6}}");
+    assert!(text.contains("  place policy, ref, critic on train by plans.fsdp()"), "{text}");
+    assert!(!exported(&files, &text).yaml.contains("dtensor_cfg: {enabled"), "{text}");
+}
+
+#[test]
+fn a_mesh_that_settings_cannot_say_is_told() {
+    let text = imported(&files());
+    let more = text
+        .replace("  mesh roll", "  mesh on_teacher = gpus axes (fsdp: rest, tp: 8)\n  mesh roll")
+        .replace("  sampler = ", "  place teacher on on_teacher by plans.fsdp()\n  sampler = ");
+    let lost = exported(&files(), &more).lost;
+    assert!(lost.iter().any(|l| l.what.contains("a place of its own for `teacher`")), "{lost:?}");
+}
+
+#[test]
+fn settings_of_a_recipe_are_those_that_it_was_imported_from() {
+    let files = files();
+    let text = imported(&files);
+    let mut sources = nrl_base::SourceMap::new();
+    let id = sources.add("r.nrl", text.as_str());
+    let (file, _) = nrl_syntax::parse(id, &text);
+    let mut loader = nrl_nemo::Loader::new(&files);
+    let path = "examples/configs/own.yaml";
+    let yaml = loader.load(&mut sources, path, &[]).0.expect("settings");
+    let roots = ["elsewhere/".to_string(), String::new()];
+    let said = nrl_nemo::settings(&mut loader, &mut sources, &file, None, &roots);
+    let said = said.expect("a shipped recipe").expect("a block");
+    for key in ["policy", "grpo", "cluster", "loss_fn", "logger"] {
+        let of = |s: &nrl_rules::Settings| format!("{:?}", s.get(key).map(|n| &n.value));
+        assert_eq!(bare(&of(&said)), bare(&of(&yaml)), "{key}");
+    }
+    let without = BTreeMap::from([("r.nrl".to_string(), text.clone())]);
+    let mut loader = nrl_nemo::Loader::new(&without);
+    let none = nrl_nemo::settings(&mut loader, &mut sources, &file, None, &roots);
+    assert!(none.is_err_and(|found| found[0].message.contains("grpo_small.yaml")));
 }

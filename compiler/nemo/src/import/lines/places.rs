@@ -1,0 +1,155 @@
+//! Clusters, pools, meshes and what is placed on them.
+//!
+//! A model beside the policy has a mesh of its own only where its layout differs.
+
+use super::*;
+
+/// Facts of a layout by name: those of the policy, or of a model beside it.
+struct Layout {
+    plan: &'static str,
+    sp: &'static str,
+    recompute: &'static str,
+    /// Facts of axes, by the name of the axis.
+    axes: [(&'static str, &'static str); 5],
+}
+
+impl Layout {
+    const POLICY: Layout = Layout {
+        plan: "plan",
+        sp: "sp",
+        recompute: "recompute",
+        axes: [("pp", "pp"), ("cp", "cp"), ("tp", "tp"), ("ep", "ep"), ("etp", "etp")],
+    };
+
+    fn of(beside: &Beside) -> Layout {
+        Layout { plan: beside.plan, sp: beside.sp, recompute: beside.recompute, axes: beside.axes }
+    }
+}
+
+impl Writer<'_> {
+    pub(super) fn layout(&mut self) {
+        let cluster = self.args(&[("nodes", "nodes"), ("gpus", "gpus")]).join(", ");
+        // Nodes of four are trays of GB200; most others are nodes of H100.
+        let four = self.value("gpus").is_some_and(|gpus| gpus == "4");
+        let kind = if four { "gb200" } else { "h100" };
+        self.line(format!(
+            "gpus = clusters.{kind}({cluster})  # NeMo RL does not say which GPU: write yours"
+        ));
+        let pool = match (self.value("pool_nodes"), self.value("pool_gpus")) {
+            _ if !self.has("roll") || !self.steps() => None,
+            (Some(nodes), _) => Some(count(&nodes, "node")),
+            (None, Some(gpus)) => Some(count(&gpus, "rank")),
+            (None, None) => None,
+        };
+        let (trainers, rollers) = match &pool {
+            Some(part) => {
+                self.line(format!("pool trainers, rollers = gpus split (rest, {part})"));
+                ("trainers", "rollers")
+            }
+            None => ("gpus", "gpus"),
+        };
+        if self.has("mesh") {
+            self.line(format!("mesh train = {trainers} axes ({})", self.axes(&Layout::POLICY)));
+            if let Some(beside) = self.apart() {
+                let axes = self.axes(&Layout::of(beside));
+                self.line(format!("mesh {} = {trainers} axes ({axes})", beside.mesh));
+            }
+        }
+        if self.has("roll") && self.steps() {
+            let mut sizes = vec!["rep: rest".to_string()];
+            sizes.extend(self.sizes(&[("pp", "rpp"), ("rtp", "rtp"), ("ep", "rep")]));
+            self.line(format!("mesh roll = {rollers} axes ({})", sizes.join(", ")));
+        }
+        self.gap();
+    }
+
+    /// `axis: n` of the axes that cut something.
+    fn sizes(&self, axes: &[(&str, &str)]) -> Vec<String> {
+        let axis = |(name, fact): &(&str, &str)| {
+            int(self.facts, fact).filter(|n| *n > 1).map(|n| format!("{name}: {n}"))
+        };
+        axes.iter().filter_map(axis).collect()
+    }
+
+    /// The axes of a mesh that trains.
+    fn axes(&self, of: &Layout) -> String {
+        let first = if text(self.facts, of.plan) == Some("megatron") { "dp" } else { "fsdp" };
+        // Ranks of tensor parallelism stand side by side, stages of a pipeline furthest apart (Megatron's order).
+        let (stages, inner) = of.axes.split_at(1);
+        let mut sizes = self.sizes(stages);
+        sizes.push(format!("{first}: rest"));
+        sizes.extend(self.sizes(inner));
+        sizes.join(", ")
+    }
+
+    /// The model beside the policy whose layout is one of its own.
+    fn apart(&self) -> Option<&'static Beside> {
+        let beside = Beside::of(self.algorithm)?;
+        let placed = self.has("plan") && self.has("mesh") && self.has("model");
+        let own = self.has(beside.plan) && !beside.is_as_policy(self.facts);
+        (placed && own && self.has(beside.model)).then_some(beside)
+    }
+
+    /// Is a model beside the policy laid out as the policy is?
+    fn joins(&self, model: &str) -> bool {
+        match Beside::of(self.algorithm).filter(|b| b.model == model && self.has(b.own)) {
+            Some(beside) => self.has(beside.plan) && beside.is_as_policy(self.facts),
+            None => true,
+        }
+    }
+
+    /// Where models are.
+    pub(super) fn places(&mut self) {
+        if !self.has("plan") || !self.has("mesh") || !self.has("model") {
+            return;
+        }
+        let mut models = vec!["policy"];
+        models.extend(self.refers().then_some("ref"));
+        let others = Beside::ALL.map(|beside| beside.model);
+        models.extend(others.into_iter().filter(|m| self.has(m) && self.joins(m)));
+        let plan = self.plan(&Layout::POLICY);
+        self.noted("plan", format!("place {} on train by {plan}", models.join(", ")));
+        if let Some(beside) = self.apart() {
+            let plan = self.plan(&Layout::of(beside));
+            self.line(format!("place {} on {} by {plan}", beside.model, beside.mesh));
+        }
+    }
+
+    /// The plan of a layout.
+    fn plan(&self, of: &Layout) -> String {
+        if text(self.facts, of.plan) != Some("megatron") {
+            return self.sharded(of);
+        }
+        let mut args = vec![];
+        if on(self.facts, of.sp) {
+            args.push("sp: true".to_string());
+        }
+        if on(self.facts, of.recompute) {
+            args.push("recompute: full".to_string());
+        }
+        if of.plan == "plan" {
+            args.extend(self.args(&[("split", "split")]));
+        }
+        format!("plans.megatron({})", args.join(", "))
+    }
+
+    /// The layout of DTensor.
+    fn sharded(&self, of: &Layout) -> String {
+        let several = |name: &str| {
+            let fact = of.axes.iter().find(|(axis, _)| *axis == name);
+            fact.and_then(|(_, fact)| int(self.facts, fact)).is_some_and(|n| n > 1)
+        };
+        let mut plan = String::from("plans.fsdp() * plans.tensor_parallel()");
+        for (said, more) in [
+            (several("cp"), "context_parallel"),
+            (several("ep"), "expert_parallel"),
+            (on(self.facts, of.sp), "sequence_parallel"),
+            (on(self.facts, of.recompute), "recomputed"),
+        ] {
+            if said {
+                plan.push_str(&format!(" * plans.{more}()"));
+            }
+        }
+        plan
+    }
+}
