@@ -5,8 +5,10 @@
 //! plans that an engine would run.
 
 mod every;
+mod hosts;
 mod rewards;
 mod traffic;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use crate::{Compiled, Framework, fits};
 
 pub use every::checkpoint_bytes;
 pub(crate) use every::evaluated;
+pub use hosts::Hosted;
 pub(crate) use rewards::latency;
 
 /// What is taken for granted.
@@ -267,7 +270,8 @@ impl<'a> Cast<'a> {
                 let (count, updates) = (count * epochs as f64, updates * epochs);
                 let rl = self.rl.as_deref();
                 let all = Counted { updates, budget, count, lengths: &lengths, rl };
-                let made = self.pass(b, &pass, &all, optimizer, &mut traffic);
+                let told = (&mut traffic, &mut *assumed);
+                let made = self.pass(b, &pass, &all, optimizer, told);
                 if let (Some(p), Some(_)) = (&made, optimizer) {
                     let full = (budget as f64).max(lengths.sum());
                     padding = match self.c.framework.padded {
@@ -292,7 +296,11 @@ impl<'a> Cast<'a> {
         let (name, steps) = (section.name.clone(), section.steps);
         let every = match self.assume.steps_alone {
             true => vec![],
-            false => self.every(section, assumed, open),
+            false => {
+                let mut every = self.every(section, assumed, open);
+                every.extend(self.validations(section, open));
+                every
+            }
         };
         Step { name, steps, seconds, phases, traffic, samples, tokens, padding, every }
     }
@@ -454,13 +462,20 @@ impl<'a> Cast<'a> {
         pass: &Pass,
         all: &Counted<'_>,
         optimizer: Option<usize>,
-        traffic: &mut Vec<Traffic>,
+        (traffic, assumed): (&mut Vec<Traffic>, &mut Vec<Assumed>),
     ) -> Option<Phase> {
         let timed = timed(self.c, pass, all, optimizer, &mut Works::default())?;
         let Timed { job, machine, times, .. } = &timed;
         let speed = Speed { machine, rates: &self.found.rates, compute: self.assume.compute };
         let took = timed.run(&speed);
         traffic::add(traffic, &pass.name, job, &speed, *times);
+        assumed.extend(timed.hosted.assumed().filter(|a| !assumed.contains(a)));
+        let mut parts = parts(&took, *times);
+        let crossing = timed.hosted.crossing(&took) * times;
+        if crossing > 0.0 {
+            parts.push(Part { name: "to and from hosts".into(), seconds: crossing });
+            parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        }
         let seconds = Estimate::around(took.seconds * times, self.found.spread, self.found.source);
         let peak = machine.flops * job.mesh.ranks() as f64;
         Some(Phase {
@@ -471,7 +486,7 @@ impl<'a> Cast<'a> {
             mesh: self.c.program.models[pass.model].mesh,
             devices: job.mesh.ranks(),
             seconds,
-            parts: parts(&took, *times),
+            parts,
             forward: nrl_sim::rates::Seconds::default().plus(took.forward, *times),
             backward: nrl_sim::rates::Seconds::default().plus(took.backward, *times),
             flops: took.flops * times,
@@ -567,6 +582,8 @@ pub struct Timed {
     pub tokens: f64,
     /// Seconds of a run besides: host work for every sample.
     pub host: f64,
+    /// What hosts hold and compute of it.
+    pub hosted: Hosted,
     /// It is a pass of a step that samples, without an update.
     pub called: bool,
 }
@@ -578,7 +595,8 @@ impl Timed {
         let rates = Rates { fixed: 0.0, ..speed.rates.clone() };
         let speed = &if self.called { Speed { rates: &rates, ..*speed } } else { *speed };
         let took = self.job.run(speed);
-        Took { seconds: took.seconds + self.host, fixed: took.fixed + self.host, ..took }
+        let seconds = took.seconds + self.host + self.hosted.crossing(&took);
+        Took { seconds, fixed: took.fixed + self.host, ..took }
     }
 }
 
@@ -662,7 +680,9 @@ fn timed(
         // Gradient, master copy and moments read; moments, master copy and weight written.
         let moments = c.program.optimizers[o].state.len() as f64;
         let bytes = 4.0 + 8.0 * (moments + 1.0) + weight;
-        Update { on_host: c.away(pass.model).state, ..Update::of(plan, mesh, 4.0, weight, bytes) }
+        let away = c.away(pass.model);
+        let on_host = if away.optimizer { 1.0 } else { away.state };
+        Update { on_host, ..Update::of(plan, mesh, 4.0, weight, bytes) }
     });
     let work = works.of(pass.graph, plan, &sizes, precision);
     let pipeline = plan.pipeline.as_ref();
@@ -677,7 +697,9 @@ fn timed(
         crossing: 1.0,
         update,
     };
-    Some(Timed { job, machine, times: all.updates as f64, tokens: sizes.tokens, host, called })
+    let times = all.updates as f64;
+    let hosted = Hosted::of(c, (pass, plan, &sizes), (&job, times), all.rl);
+    Some(Timed { job, machine, times, tokens: sizes.tokens, host, hosted, called })
 }
 
 /// Micro-batches of a rank, and the sizes of one, as a stack packs samples.

@@ -19,6 +19,10 @@ pub struct Framework {
     pub unused_reference: bool,
     /// The ratio is held at 1: with one update per batch, scores before it are those of the update itself.
     pub on_policy: bool,
+    /// The optimizer's state leaves devices while samples are scored.
+    pub scores_without_state: bool,
+    /// Rows that a validation by the loss takes; those of its data set if none.
+    pub validated: Option<usize>,
     /// Samplers guess tokens with a head of the model.
     pub guesses: bool,
     /// Settings and what they do here, or that they do nothing.

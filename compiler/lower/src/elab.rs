@@ -129,6 +129,8 @@ pub struct Elab<'a, 's> {
     /// Forward passes of this step that are there already: model, samples, temperature, after its
     /// update.
     pub forwards: BTreeMap<(usize, BindingId, u64, bool), BindingId>,
+    /// Contexts that are longer than their model was made for: where, how long, and what it was made for.
+    pub long: Vec<(Span, usize, usize)>,
     /// `run 1 epoch`.
     pub epochs: Option<(usize, Span)>,
     /// Groups that a `collect` gives, by phase and samples.
@@ -177,6 +179,7 @@ impl<'a, 's> Elab<'a, 's> {
             updated: BTreeSet::new(),
             metrics: BTreeMap::new(),
             forwards: BTreeMap::new(),
+            long: vec![],
             epochs: None,
             collected: BTreeMap::new(),
             from_step: 0,

@@ -28,8 +28,20 @@ pub struct Facts {
     pub inexact: Vec<Span>,
     /// Calls of rollouts in which a model replies more than once.
     pub rollouts: Vec<RolloutFacts>,
+    /// Validations by the loss of a step.
+    pub validations: Vec<Validation>,
     /// How many steps old samples may be, where a recipe says.
     pub staleness: Option<usize>,
+}
+
+/// `test = validate(step, data)` in an `every`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validation {
+    /// Index of the phase, and steps from one to the next.
+    pub phase: usize,
+    pub period: usize,
+    /// Index of the data set.
+    pub data: usize,
 }
 
 /// One kind of device.

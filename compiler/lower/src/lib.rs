@@ -297,6 +297,7 @@ pub fn lower_model(
             elab.score_graph(m, span)
         });
         let _ = built;
+        elab.check_contexts();
     }
     elab.modes.push(Mode::Config);
     problems.extend(elab.problems.as_slice().to_vec());

@@ -101,12 +101,7 @@ impl<'a> Elab<'a, '_> {
         let limit = self.cfg_int(&cfg, "max_position_embeddings").unwrap_or(usize::MAX);
         let context = if ctx.is_none() { limit } else { self.whole(&ctx, sc, "`context`")? };
         if context > limit {
-            return self.error(
-                "out-of-range",
-                sc,
-                format!("a context of {context} tokens, the model has positions for {limit}"),
-                format!("at most {limit} tokens"),
-            );
+            self.long.push((sc, context, limit));
         }
         let vocab = self.cfg_int(&cfg, "vocab_size").unwrap_or(0);
         let valid = self.tokenizer_size(&path, vocab, sp)?;
@@ -284,5 +279,23 @@ impl<'a> Elab<'a, '_> {
             }
         }
         self.make_record(m, record, given, span)
+    }
+}
+
+impl<'a> Elab<'a, '_> {
+    /// Contexts beyond the positions of a model: engines refuse them, trainers go on.
+    pub fn check_contexts(&mut self) {
+        for (span, context, limit) in std::mem::take(&mut self.long) {
+            let what =
+                format!("a context of {context} tokens, the model has positions for {limit}");
+            let most = format!("at most {limit} tokens");
+            if !self.out.program.generators.is_empty() {
+                let _: El<()> = self.error("out-of-range", span, what, most);
+                continue;
+            }
+            let d = Diagnostic::warning("context-over-model", what);
+            let d = d.label(self.user_span(span), format!("it was made for {limit}"));
+            self.problems.push(d.help("a shorter `context`, or scaled positions: `config: {..}`"));
+        }
     }
 }

@@ -68,6 +68,7 @@ impl<'a> Elab<'a, '_> {
             self.problems.push(d);
         }
         self.follow();
+        self.check_contexts();
         self.check_batches();
         if !self.problems.has_errors() {
             self.check_unused(r);
@@ -469,7 +470,11 @@ impl<'a> Elab<'a, '_> {
                 Ok(n) => n,
                 Err(Stop) => continue,
             };
+            let before = self.out.facts.validations.len();
             self.step_block(&mut env, &t.body);
+            for v in &mut self.out.facts.validations[before..] {
+                v.period = period;
+            }
             phase.every.push(Every { period, stages: std::mem::take(&mut self.stages) });
         }
         self.modes.pop();

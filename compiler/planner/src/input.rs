@@ -182,6 +182,10 @@ impl<'f> Input<'f> {
         let Some(text) = text else { return (false, found) };
         self.text = text;
         if let (Some(settings), _) = loader.load(sources, &request.path, &request.overrides) {
+            if let Some(why) = nemo::refused(&settings, &self.file, self.files) {
+                found.push(why);
+                return (false, found);
+            }
             self.habits(request, &settings);
         }
         let known = devices();

@@ -3,6 +3,7 @@
 //! In: settings, of YAML or of the block that an import leaves in a recipe. Out: the habits of the framework: what is stored in
 //! how many bytes and where, what is padded, which software it is. Settings that do nothing to the plan are named.
 
+use nrl_base::{Diagnostic, Files};
 use nrl_driver::Framework;
 use nrl_rules::Settings;
 use nrl_rules::settings::Value;
@@ -56,6 +57,7 @@ pub(crate) fn framework(settings: &Settings, text: &str, before_0_4: bool) -> Fr
     sampled(&policy, &mut f);
     batched(&policy, &mut f);
     reference(settings, &mut f);
+    validated(settings, &mut f);
     let steps = ["grpo", "ppo", "distillation"].map(|s| format!("{s}.max_num_steps"));
     let most = steps.iter().find_map(|p| Some((p, settings.int(p)?.value)));
     if let Some((path, n)) = most.filter(|(_, n)| *n >= 100_000) {
@@ -76,13 +78,20 @@ fn stored(policy: &At<'_>, f: &mut Framework) {
         if !policy.on(&format!("{ddp}.grad_reduce_in_fp32")) {
             stack.gradients = 2.0;
         }
+        let optimizer = "megatron_cfg.optimizer";
+        let on = |key: &str| policy.on(&format!("{optimizer}.{key}"));
+        if on("use_precision_aware_optimizer") && on("use_distributed_optimizer") && on("bf16") {
+            // The copy in f32 keeps the half of its bits that the weight has not (`store_param_remainders` of
+            // Transformer Engine, which Megatron-Core turns on).
+            stack.master = 2.0;
+        }
         f.stack = Some(stack);
         if policy.on("megatron_cfg.optimizer.optimizer_cpu_offload") {
             let key = "policy.megatron_cfg.optimizer.optimizer_offload_fraction";
             let share = policy.settings.float(key).map_or(1.0, |x| x.value);
             f.memory.state_on_host = share.clamp(0.0, 1.0);
             f.notes.push(format!(
-                "`{key}`: {:.0} % of the optimizer's state is on hosts; SECONDS OF ITS WAY are not counted",
+                "`{key}`: {:.0} % of the optimizer's state is on hosts, and is stepped there",
                 100.0 * share
             ));
         }
@@ -94,8 +103,8 @@ fn stored(policy: &At<'_>, f: &mut Framework) {
     if policy.on("dtensor_cfg.cpu_offload") {
         f.memory.all_on_host = true;
         f.notes.push(
-            "`policy.dtensor_cfg.cpu_offload`: weights, gradients and state are on hosts; SECONDS OF THEIR \
-             WAY are not counted"
+            "`policy.dtensor_cfg.cpu_offload`: weights, gradients and state are on hosts; weights come for every \
+             pass, beside its computation"
                 .into(),
         );
     }
@@ -121,12 +130,7 @@ fn scored(policy: &At<'_>, f: &mut Framework) {
     let context = policy.int("max_total_sequence_length");
     let padded = samples.zip(context).map(|(n, c)| n.saturating_mul(c));
     f.memory.score_tokens = bound.or(padded).filter(|n| *n > 0).map(|n| n as usize);
-    if policy.on("offload_optimizer_for_logprob") {
-        f.notes.push(
-            "`policy.offload_optimizer_for_logprob` has no effect here: passes that score are counted without state"
-                .into(),
-        );
-    }
+    f.scores_without_state = policy.on("offload_optimizer_for_logprob");
 }
 
 /// The engine.
@@ -172,6 +176,50 @@ fn reference(settings: &Settings, f: &mut Framework) {
     let kl = settings.float("loss_fn.reference_policy_kl_penalty").map(|x| x.value);
     f.unused_reference = kl == Some(0.0) && settings.get("grpo").is_some();
     f.on_policy = settings.on("loss_fn.force_on_policy_ratio");
+}
+
+/// Rows of a validation by the loss.
+fn validated(settings: &Settings, f: &mut Framework) {
+    let of = |key: &str| {
+        let all = ["sft", "dpo", "rm"].map(|s| settings.int(&format!("{s}.{key}")));
+        all.into_iter().flatten().next().map(|n| n.value).filter(|n| *n > 0)
+    };
+    let rows = of("val_batches").zip(of("val_global_batch_size"));
+    f.validated = rows.map(|(batches, rows)| batches.saturating_mul(rows) as usize);
+}
+
+/// What a plan cannot be made of: a file that trains nothing, a model that is left open or stands for one.
+pub(crate) fn refused(settings: &Settings, file: &str, files: &dyn Files) -> Option<Diagnostic> {
+    let has = |name: &str| settings.get(name).is_some_and(|n| matches!(n.value, Value::Map(_)));
+    let trains = ["grpo", "ppo", "dpo", "sft", "distillation"];
+    if !trains.into_iter().any(has) {
+        let what = match has("rm") {
+            true => format!("{file} trains a reward model, of which no plan is made yet"),
+            false => format!("{file} trains nothing: it has none of the sections of a recipe"),
+        };
+        let help = format!("a plan is of a recipe with {}", trains.join(", "));
+        return Some(Diagnostic::error("not-supported", what).help(help));
+    }
+    if has("teachers") {
+        let what = format!("{file} distils across vocabularies, of which no plan is made yet");
+        let help = "a plan is of a student and a teacher with one vocabulary";
+        return Some(Diagnostic::error("not-supported", what).help(help));
+    }
+    ["policy", "teacher", "value"].into_iter().filter(|s| has(s)).find_map(|section| {
+        let path = format!("{section}.model_name");
+        let node = settings.get(&path)?;
+        let what = match &node.value {
+            Value::Null => format!("`{path}` is left open"),
+            Value::Text(t) if t.contains("???") => format!("`{path}` is left open"),
+            Value::Text(t) if t.starts_with("/path/to") => {
+                files.read(&format!("{t}/config.json")).is_err().then_some(())?;
+                format!("`{path}` stands for a model of yours: `{t}`")
+            }
+            _ => return None,
+        };
+        let d = Diagnostic::error("model-not-found", what).label(node.origin.value, "no model");
+        Some(d.help(format!("name one, such as `nrlc plan {file} {path}=Qwen/Qwen3-8B`")))
+    })
 }
 
 /// The software whose rates count.

@@ -107,3 +107,74 @@ fn shipped_recipes_and_their_imports_have_one_plan() {
     println!("{planned} of {all} recipes have a plan, the same from both sides");
     assert!(planned > 140, "{planned} of {all}");
 }
+
+/// The plan of one of our own recipes with settings over it.
+fn own(name: &str, overrides: &[&str]) -> Result<Planned, Vec<String>> {
+    let below = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/nemo_rl");
+    let files = Folder { below, written: BTreeMap::new() };
+    let overrides = overrides.iter().map(|o| o.to_string()).collect();
+    let request = Request { path: name.into(), overrides, ..Request::default() };
+    let (input, found) = Input::open(&files, &request);
+    let told = |found: &[nrl_base::Diagnostic]| found.iter().map(|d| d.message.clone()).collect();
+    let (planned, found) = input.ok_or_else(|| told(&found.found))?.plan();
+    planned.ok_or_else(|| told(&found.found))
+}
+
+#[test]
+fn what_no_plan_is_made_of_says_why() {
+    let told = |name: &str, overrides: &[&str]| match own(name, overrides) {
+        Ok(_) => String::new(),
+        Err(found) => found.join("\n"),
+    };
+    assert!(told("eval.yaml", &[]).contains("trains nothing"));
+    assert!(told("rm.yaml", &[]).contains("trains a reward model"));
+    assert!(told("xtoken.yaml", &[]).contains("across vocabularies"));
+    let open = told("grpo.yaml", &["policy.model_name=null"]);
+    assert_eq!(open, "`policy.model_name` is left open");
+    let stands = told("distillation.yaml", &["teacher.model_name=/path/to/teacher"]);
+    assert_eq!(stands, "`teacher.model_name` stands for a model of yours: `/path/to/teacher`");
+}
+
+/// Trainers go on with positions that a model was not made for (Qwen2.5-Math has 4,096).
+#[test]
+fn a_long_context_is_planned_where_nothing_samples() {
+    let long = ["policy.model_name=Qwen/Qwen2.5-Math-7B", "policy.max_total_sequence_length=16384"];
+    assert!(own("sft.yaml", &long).is_ok());
+    assert!(own("grpo.yaml", &long).is_err_and(|found| found[0].contains("positions for 4096")));
+}
+
+/// A forward pass is a third of the products of an update: `val_batches` x `val_global_batch_size` rows take between a
+/// fifth and the whole of what an update of as many takes.
+#[test]
+fn validation_by_the_loss_is_a_forward_pass_over_its_rows() {
+    let (batches, rows) = (8.0, 32.0);
+    let sizes =
+        [format!("++sft.val_batches={batches}"), format!("++sft.val_global_batch_size={rows}")];
+    let planned = own("sft.yaml", &sizes.each_ref().map(String::as_str)).expect("a plan");
+    let step = &planned.forecast.expect("a forecast").steps[0];
+    let update = step.phases.iter().find(|p| p.name == "update policy").expect("an update");
+    let per_row = update.seconds.value / step.samples;
+    let validation = step.every.iter().find(|e| e.name.starts_with("validate ")).expect("one");
+    let share = validation.seconds.value / (batches * rows * per_row);
+    assert!((0.2..1.0).contains(&share), "{share}: {validation:?}");
+}
+
+/// Weights of 1.54 G parameters in four bytes, twice, and gradients in four: 18.5 GB over 8 ranks cross the link of a rank
+/// in every micro-batch, 0.12 s at 20 GB/s. Computation hides some of it, and Adam on hosts takes longer than on devices.
+#[test]
+fn what_stays_on_hosts_takes_time() {
+    let seconds = |overrides: &[&str]| {
+        let planned = own("grpo.yaml", overrides).expect("a plan");
+        let f = planned.forecast.expect("a forecast");
+        let update = f.steps[0].phases.iter().find(|p| p.name == "update policy").expect("one");
+        let links = f.assumed.iter().any(|a| a.what == "links to hosts");
+        let optimizer = update.parts.iter().find(|p| p.name == "optimizer").expect("a part");
+        (update.seconds.value, optimizer.seconds, links)
+    };
+    let (here, stepped_here, none) = seconds(&[]);
+    let (away, stepped_away, links) = seconds(&["policy.dtensor_cfg.cpu_offload=true"]);
+    assert!(!none && links);
+    // 1.54 G / 8 x 1.6 ns = 0.31 s in each of two updates.
+    assert!((stepped_away - 0.617).abs() < 0.01, "{stepped_away}");
+    assert!(stepped_here < 0.1 * stepped_away && away > here + 0.5, "{here} {away}");
+}

@@ -35,7 +35,7 @@ pub fn checkpoint_bytes(c: &Compiled) -> f64 {
 }
 
 /// Number of weights of a model, all or those that are trained.
-fn parameters(m: &nrl_ir::program::Model, trained: bool) -> f64 {
+pub(super) fn parameters(m: &nrl_ir::program::Model, trained: bool) -> f64 {
     let one = |p: &nrl_ir::ParamDecl| {
         let layers = p.repeat.as_ref().map_or(1, |(_, n)| *n) as f64;
         layers * p.dims.iter().map(|d| m.dims.bound(*d) as f64).product::<f64>()

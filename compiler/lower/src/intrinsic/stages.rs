@@ -252,6 +252,8 @@ impl<'a> Elab<'a, '_> {
             return self.error("wrong-type", sd, what, format!("this is {kind}"));
         };
         self.later(span, "validation by a step's loss does not run yet", "this validation");
+        let phase = self.out.program.phases.len();
+        self.out.facts.validations.push(crate::facts::Validation { phase, period: 0, data });
         let name = format!("%{}", self.stages.len());
         let metrics: &[&str] = if self.out.program.data[data].rejected.is_some() {
             &["loss", "accuracy", "margin"]
