@@ -30,7 +30,6 @@ use crate::{Compiled, Framework, fits};
 
 pub use every::checkpoint_bytes;
 pub(crate) use every::evaluated;
-pub use hosts::Hosted;
 use lengths::draw;
 pub(crate) use passes::parts;
 use passes::{Counted, Pass, precision, timed};

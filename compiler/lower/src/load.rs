@@ -101,7 +101,7 @@ impl<'a> Elab<'a, '_> {
         let limit = self.cfg_int(&cfg, "max_position_embeddings").unwrap_or(usize::MAX);
         let context = if ctx.is_none() { limit } else { self.whole(&ctx, sc, "`context`")? };
         if context > limit {
-            self.long.push((sc, context, limit));
+            self.long.push((self.user_span(sc), context, limit));
         }
         let vocab = self.cfg_int(&cfg, "vocab_size").unwrap_or(0);
         let valid = self.tokenizer_size(&path, vocab, sp)?;
@@ -288,14 +288,13 @@ impl<'a> Elab<'a, '_> {
         for (span, context, limit) in std::mem::take(&mut self.long) {
             let what =
                 format!("a context of {context} tokens, the model has positions for {limit}");
-            let most = format!("at most {limit} tokens");
-            if !self.out.program.generators.is_empty() {
-                let _: El<()> = self.error("out-of-range", span, what, most);
-                continue;
-            }
-            let d = Diagnostic::warning("context-over-model", what);
-            let d = d.label(self.user_span(span), format!("it was made for {limit}"));
-            self.problems.push(d.help("a shorter `context`, or scaled positions: `config: {..}`"));
+            let help = "a shorter `context`, or scaled positions: `config: {..}`";
+            let d = match self.out.program.generators.is_empty() {
+                true => Diagnostic::warning("context-over-model", what),
+                false => Diagnostic::error("out-of-range", what),
+            };
+            let d = d.label(span, format!("at most {limit} tokens"));
+            self.problems.push(d.help(help));
         }
     }
 }

@@ -415,7 +415,7 @@ impl<'a> Check<'_, 'a, '_> {
             let what = format!("no turn is in {low}..{high}");
             let d = Diagnostic::error("out-of-range", what);
             let d = d.label(f.over.span, "the wrong way round");
-            return self.el.fail(d.help(format!("write `{high}..={low}`")));
+            return self.elab.fail(d.help(format!("write `{high}..={low}`")));
         }
         for c in &f.carrying {
             if let Some(e) = &c.start {

@@ -200,7 +200,7 @@ pub(crate) fn refused(settings: &Settings, file: &str, files: &dyn Files) -> Opt
         let help = format!("a plan is of a recipe with {}", trains.join(", "));
         return Some(Diagnostic::error("not-supported", what).help(help));
     }
-    if has("teachers") {
+    if settings.get("teachers").is_some_and(|n| n.value != Value::Null) {
         let what = format!("{file} distils across vocabularies, of which no plan is made yet");
         let help = "a plan is of a student and a teacher with one vocabulary";
         return Some(Diagnostic::error("not-supported", what).help(help));

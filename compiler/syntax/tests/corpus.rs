@@ -160,8 +160,8 @@ fn one_brace_too_many_is_one_error() {
             // The brace that is meant, or one that could be left out as well.
             let span = found[0].span().expect("a place");
             let wrong = text[..span.start as usize].matches('\n').count();
-            let near =
-                [at, at + 1].contains(&wrong) || lines.get(wrong).is_some_and(|l| l.trim() == "}");
+            let near = [at, at + 1].contains(&wrong)
+                || text.lines().nth(wrong).is_some_and(|l| l.trim() == "}");
             assert!(near, "line {wrong}, not {at}\n{text}");
         }
     }

@@ -19,7 +19,7 @@ use super::lengths::Lengths;
 use super::{Assume, Cast, machine_of, traffic};
 use crate::regroup::Works;
 use crate::rl::{Batch, Rl};
-use crate::{Compiled, fits};
+use crate::{Compiled, fits, sampler};
 
 /// A pass or an update that can be timed again and again, on any machine and stack.
 #[derive(Clone, Debug)]

@@ -535,19 +535,21 @@ impl<'w> Walk<'w> {
 
     /// Units that files declare, written with or without an `s`.
     fn units(&mut self, factors: &'w [UnitFactor]) {
-        for factor in factors {
-            let name = factor.name.text.as_str();
-            let one = name.strip_suffix('s').filter(|one| !one.is_empty()).unwrap_or(name);
-            let several = format!("{one}s");
-            let found = [name, one, &several].into_iter().find_map(|name| {
-                let import = self.world.global(self.module, name)?;
-                let Import::Item(m, i) = import else { return None };
-                matches!(self.world.item(m, i).kind, ItemKind::Unit(_)).then_some(import)
-            });
-            if let Some(import) = found {
-                let target = self.target(import);
-                self.used(factor.name.span, target);
-            }
+        factors.iter().for_each(|factor| self.unit(&factor.name));
+    }
+
+    fn unit(&mut self, written: &Name) {
+        let name = written.text.as_str();
+        let one = name.strip_suffix('s').filter(|one| !one.is_empty()).unwrap_or(name);
+        let several = format!("{one}s");
+        let found = [name, one, &several].into_iter().find_map(|name| {
+            let import = self.world.global(self.module, name)?;
+            let Import::Item(m, i) = import else { return None };
+            matches!(self.world.item(m, i).kind, ItemKind::Unit(_)).then_some(import)
+        });
+        if let Some(import) = found {
+            let target = self.target(import);
+            self.used(written.span, target);
         }
     }
 
@@ -724,6 +726,8 @@ impl<'w> Walk<'w> {
                 if let Some((m, i)) = self.item_of(p, self.module) {
                     let target = self.target(Import::Item(m, i));
                     self.used(last.span, target);
+                } else if let [unit] = &p.names[..] {
+                    self.unit(unit);
                 }
                 if let [first, _, ..] = &p.names[..]
                     && let Some(import) = self.world.global(self.module, &first.text)

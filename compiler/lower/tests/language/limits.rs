@@ -65,12 +65,12 @@ fn keys_of_a_published_model_can_be_set_anew() {
     };
     let found = load("");
     // Trainers go on with positions that a model has never seen, engines do not.
-    assert!(found.starts_with("context-over-model: a context of 16384 tokens"), "{found}");
+    assert!(found.contains("context-over-model: a context of 16384 tokens"), "{found}");
     let sampled = of_lines(
         "use std.{models}\n",
         "  m = models.load(\"Qwen/Qwen2.5-Math-7B\", context: 16384 tokens)\n  g = generator(m)",
     );
-    assert!(sampled.starts_with("out-of-range: a context of 16384 tokens"), "{sampled}");
+    assert!(sampled.contains("out-of-range: a context of 16384 tokens"), "{sampled}");
     let enough = load(", config: {max_position_embeddings: 16384}");
     assert!(
         enough.starts_with("not-supported: this recipe checks, and cannot run yet"),

@@ -206,6 +206,9 @@ impl Writer<'_> {
         }
         if let Some(lr) = self.value("critic_lr") {
             self.line(format!("opt_v = optim.adamw(lr: {lr})"));
+        } else if let Some(lr) = self.value("lr").filter(|_| self.has("value_loss")) {
+            let text = format!("opt_v = optim.adamw(lr: optim.from_settings({lr}))");
+            self.line(format!("{text}  # settings name no rate: this is the policy's"));
         }
         self.places();
         if self.has("sampler") && self.steps() {

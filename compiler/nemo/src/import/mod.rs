@@ -15,7 +15,7 @@ use nrl_syntax::ast::ItemKind;
 use crate::export::source;
 use crate::layers::{Layers, Line, differences};
 use crate::loader::Loader;
-use crate::native::{Algorithm, Facts, same, take};
+use crate::native::{Algorithm, Facts, own_bound, same, take};
 
 /// The longest value on one line of the block.
 const WIDE: usize = 72;
@@ -108,6 +108,12 @@ impl Work<'_> {
         let all = differences(&meaning.root, self.root);
         let own = all.iter().filter(|line| !self.layers.derives(&line.path));
         let mut block: Vec<Line> = own.cloned().collect();
+        if let Some((path, tokens)) = own_bound(self.root) {
+            let path: Vec<String> = path.split('.').map(str::to_string).collect();
+            if self.layers.derives(&path) {
+                block.push(Line { path, value: Some(tokens) });
+            }
+        }
         for _ in 0..8 {
             let Some(meaning) = self.layers.meaning(&block, facts, algorithm) else {
                 block.clone_from(&all);

@@ -181,6 +181,13 @@ fn tokens_each(
     }
 }
 
+/// The bound of packing where it is set by itself: a line of tokens then means the bound.
+pub(crate) fn own_bound(root: &Node) -> Option<(String, Value)> {
+    let path = bound(root)?;
+    let tokens = whole(root, &path)?;
+    (!derived(root, &path, Some(tokens))).then_some((path, Value::Int(tokens)))
+}
+
 /// Whether a bound is samples of full length, so that it follows from both.
 fn derived(below: &Node, path: &str, each: Option<i64>) -> bool {
     let context = whole(below, "policy.max_total_sequence_length");

@@ -14,7 +14,7 @@ mod take;
 
 pub(crate) use adapter::lost as lost_lists;
 pub(crate) use beside::Beside;
-pub(crate) use edits::{Edit, edits, megatron as trains_with_megatron};
+pub(crate) use edits::{Edit, edits, megatron as trains_with_megatron, own_bound};
 pub(crate) use table::{BETA1, BETA2, EPS};
 pub(crate) use take::{dtype_word, percent, take};
 

@@ -172,7 +172,7 @@ fn a_critic_with_a_layout_of_its_own_has_a_mesh_and_comes_back() {
     let (files, text) = with_critic(apart);
     for line in [
         "  mesh on_critic = gpus axes (fsdp: rest, tp: 4)\n",
-        "  place policy, ref on train by plans.fsdp() * plans.tensor_parallel()\n",
+        "  place policy, ref on train by plans.fsdp() * plans.tensor_parallel()",
         "  place critic on on_critic by plans.fsdp() * plans.tensor_parallel() * plans.sequence_parallel() * plans.recomputed()\n",
     ] {
         assert!(text.contains(line), "{line}\nin\n{text}");
