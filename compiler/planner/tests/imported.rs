@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nrl_base::{Files, SourceMap};
 use nrl_planner::input::{Input, Planned, Request};
+use nrl_planner::report::{Made, Report, screen};
 
 /// A folder, and texts that the test put over it.
 struct Folder {
@@ -24,9 +25,20 @@ impl Files for Folder {
     }
 }
 
-fn open<'f>(files: &'f Folder, path: &str) -> Option<Input<'f>> {
+fn open<'f>(files: &'f Folder, path: &str) -> Result<Input<'f>, String> {
     let request = Request { path: path.into(), ..Request::default() };
-    Input::open(files, &request).0
+    let (input, found) = Input::open(files, &request);
+    input.ok_or_else(|| first(&found.found))
+}
+
+/// The first error, without the names in it.
+fn first(found: &[nrl_base::Diagnostic]) -> String {
+    let Some(d) = found.iter().find(|d| d.is_error()) else { return String::new() };
+    let parts = d.message.split('`').enumerate();
+    let words: Vec<&str> = parts.map(|(i, part)| if i % 2 == 0 { part } else { ".." }).collect();
+    let words = words.concat();
+    let words: Vec<&str> = words.split(' ').filter(|w| !w.contains('/')).collect();
+    format!("{}: {}", d.code, words.join(" "))
 }
 
 /// Seconds and bytes of a plan, as they are shown.
@@ -45,8 +57,8 @@ fn told(planned: &Planned) -> Vec<String> {
     out
 }
 
-/// Compares the plans of a recipe and of its import; whether there are plans.
-fn compare(below: &Path, path: &str) -> bool {
+/// Compares the plans of a recipe and of its import; why there are none, if there are none.
+fn compare(below: &Path, path: &str) -> Result<(), String> {
     let mut files = Folder { below: below.to_path_buf(), written: BTreeMap::new() };
     let (text, found) =
         nrl_nemo::import(&mut nrl_nemo::Loader::new(&files), &mut SourceMap::new(), path, &[]);
@@ -54,16 +66,17 @@ fn compare(below: &Path, path: &str) -> bool {
     let beside = format!("{path}.imported.nrl");
     files.written.insert(beside.clone(), text);
     // What no plan is made of says why before anything is compared.
-    let Some(yaml) = open(&files, path) else { return false };
-    let nrl = open(&files, &beside).unwrap_or_else(|| panic!("{path}"));
+    let yaml = open(&files, path)?;
+    let nrl = open(&files, &beside)?;
     assert_eq!(yaml.text, nrl.text, "{path}");
     for (a, b) in [(&yaml.assume, &nrl.assume), (&yaml.options.assume, &nrl.options.assume)] {
         assert_eq!(a.framework, b.framework, "{path}");
         assert_eq!((&a.stack, a.compute), (&b.stack, b.compute), "{path}");
     }
-    let (Some(a), Some(b)) = (yaml.plan().0, nrl.plan().0) else { return false };
+    let ((a, why), (b, _)) = (yaml.plan(), nrl.plan());
+    let (Some(a), Some(b)) = (a, b) else { return Err(first(&why.found)) };
     assert_eq!(told(&a), told(&b), "{path}");
-    true
+    Ok(())
 }
 
 #[test]
@@ -84,7 +97,7 @@ fn our_own_recipes_and_their_imports_have_one_plan() {
         "rows",
         "sft",
     ] {
-        assert!(compare(&below, &format!("{name}.yaml")), "{name} has no plan");
+        assert_eq!(compare(&below, &format!("{name}.yaml")), Ok(()), "{name} has no plan");
         planned.push(name);
     }
     assert_eq!(planned.len(), 12);
@@ -101,11 +114,16 @@ fn shipped_recipes_and_their_imports_have_one_plan() {
     let paths = index.as_array().expect("a list").iter().filter_map(|e| e["recipe"].as_str());
     let below = below.join("recipes");
     let (mut all, mut planned) = (0, 0);
+    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for path in paths {
         all += 1;
-        planned += usize::from(compare(&below, path));
+        match compare(&below, path) {
+            Ok(()) => planned += 1,
+            Err(why) => *reasons.entry(why).or_default() += 1,
+        }
     }
     println!("{planned} of {all} recipes have a plan, the same from both sides");
+    reasons.iter().for_each(|(why, n)| println!("{n:>4}  {why}"));
     assert!(planned > 140, "{planned} of {all}");
 }
 
@@ -178,4 +196,32 @@ fn what_stays_on_hosts_takes_time() {
     // 1.54 G / 8 x 1.6 ns = 0.31 s in each of two updates.
     assert!((stepped_away - 0.617).abs() < 0.01, "{stepped_away}");
     assert!(stepped_here < 0.1 * stepped_away && away > here + 0.5, "{here} {away}");
+}
+
+/// NVIDIA ships this one for 64 devices of 80 GB. At 4,096 tokens at once, 2 x 40 layers keep 117,760 bytes per token each (what
+/// enters and the norms are whole, the rest is over tp 4), 36 GiB, and it does not fit; answers of its data are shorter.
+#[test]
+fn a_bound_that_short_samples_do_not_reach_is_told() {
+    let below = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/nemo/recipes");
+    let path = "examples/configs/recipes/llm/sft-llama3.1-70b-8n8g-tp4pp2-long-megatron.yaml";
+    if !below.join(path).exists() {
+        println!("skipped: the reference is not here");
+        return;
+    }
+    let files = Folder { below, written: BTreeMap::new() };
+    let planned = open(&files, path).expect("an input").plan().0.expect("a plan");
+    let made = Made {
+        compiled: &planned.compiled,
+        forecast: planned.forecast.as_ref(),
+        sources: &planned.sources,
+        file: path,
+    };
+    let report = Report::of(&made);
+    let update = report.memory.stages.iter().find(|s| s.name == "update policy").expect("one");
+    let term = |name: &str| update.terms.iter().find(|t| t.name == name).expect("a term");
+    let kept = 2.0 * 40.0 * 4096.0 * 117_760.0;
+    assert!((term("activations").bytes / kept - 1.0).abs() < 0.02, "{}", term("activations").bytes);
+    assert!(term("optimizer").how.contains("of 10 bytes"), "{}", term("optimizer").how);
+    let text = screen(&report, 400);
+    assert!(text.contains("% of its tokens at once it fits"), "{text}");
 }

@@ -442,12 +442,25 @@ pub fn verdict(r: &Report) -> String {
             at(s)
         ),
         false => format!(
-            "`{}`{} DOES NOT FIT: it needs {sum} GiB, {} more than the {all} of {}{term}",
+            "`{}`{} DOES NOT FIT: it needs {sum} GiB, {} more than the {all} of {}{term}{}",
             s.name,
             at(s),
             gib(-left),
-            s.device
+            s.device,
+            fewer(s)
         ),
+    }
+}
+
+/// How many tokens at once would fit, where fewer do: all of them is a bound that short samples do not reach.
+fn fewer(s: &Stage) -> String {
+    let grows = ["activations", "backward", "loss", "logits"];
+    let grown = s.terms.iter().filter(|t| grows.contains(&t.name.as_str()));
+    let bytes: f64 = grown.map(|t| t.bytes).sum();
+    let share = 1.0 + s.margin_bytes / bytes.max(f64::MIN_POSITIVE);
+    match share > 0.05 {
+        true => format!("; with {:.0} % of its tokens at once it fits", (100.0 * share).floor()),
+        false => String::new(),
     }
 }
 

@@ -3,26 +3,26 @@
 //! In: the bindings of a step (or of an `every` block), the machine, the data. Out: what each binding holds, and the
 //! numbers that the step reports. Stages that share a graph and its inputs share one run of it.
 
+mod graded;
+mod graphs;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use indexmap::IndexMap;
-use nrl_ir::host::Func;
 use nrl_ir::program::{Binding, Data, GraphInput, Sampling, Stage};
 use serde_json::{Map, json};
 
 use crate::eval;
-use crate::reward::{Scored, Scorer};
+use crate::reward::Scorer;
 use crate::rng::{Stream, hash};
 use crate::rollout::Job;
 use crate::rollout::batch::{Batch, Prompt};
 use crate::run::collect;
-use crate::run::compute::{self, Report, Update, add_gap, is_logprob};
 use crate::run::error::{Outcome, RunError};
 use crate::run::machine::Machine;
-use crate::run::optimizer::number;
 use crate::run::source::{Prompts, complete};
-use crate::run::value::{Held, Inputs, Level, Named, Tensor};
+use crate::run::value::{Held, Level, Tensor};
 
 /// What the stages of a run work on.
 pub struct Shop {
@@ -295,249 +295,6 @@ impl<'a> Pass<'a> {
         find(self.list, &self.held, &binding.args).unwrap_or_default()
     }
 
-    fn reward(&mut self, binding: &Binding, reward: usize) -> Outcome<Held> {
-        let batch = self.batch_of(binding);
-        let scored = self.score(reward, &batch)?;
-        let name = self.shop.machine.program().rewards[reward].name.clone();
-        let name = if name.is_empty() { binding.name.clone() } else { name };
-        let (mean, _) =
-            moments(&valid_values(&scored.values, &scored.valid, 0..batch.samples.len()));
-        self.numbers.insert(format!("reward/{name}"), mean);
-        *self.numbers.entry("reward/failed".into()).or_insert(0.0) += scored.failed as f64;
-        *self.numbers.entry("reward/abstained".into()).or_insert(0.0) += scored.abstained as f64;
-        if !self.numbers.contains_key("reward/mean") {
-            self.spread(&batch, &scored.values, &scored.valid);
-        }
-        Ok(Held::Reward { values: scored.values, valid: scored.valid })
-    }
-
-    /// The numbers of the reward that is learned from.
-    fn spread(&mut self, batch: &Batch, values: &Tensor, valid: &Tensor) {
-        let (mean, std) = moments(&valid_values(values, valid, 0..batch.samples.len()));
-        let flat = batch.groups().into_iter().filter(|g| {
-            let of = valid_values(values, valid, g.clone());
-            of.windows(2).all(|w| w[0] == w[1])
-        });
-        let share = flat.count() as f64 / batch.prompts.len().max(1) as f64;
-        let mut put = |name: &str, x: f64| self.numbers.insert(format!("reward/{name}"), x);
-        put("mean", mean);
-        put("std", std);
-        put("zero_spread_share", share);
-    }
-
-    /// A number per sample made of several rewards is the reward that is learned from.
-    fn combined(&mut self, binding: &Binding, inputs: &[GraphInput], values: &Tensor) {
-        let valid: Vec<Tensor> = inputs
-            .iter()
-            .filter(|i| i.field.is_none())
-            .filter_map(|i| {
-                if let Held::Reward { valid, .. } = &self.held[i.from] {
-                    Some(valid.clone())
-                } else {
-                    None
-                }
-            })
-            .collect();
-        if valid.len() < 2 || values.level != Level::Sample {
-            return;
-        }
-        let all = (0..values.data.len())
-            .map(|s| valid.iter().map(|v| v.data[s]).fold(1.0, f32::min))
-            .collect();
-        let batch = self.batch_of(binding);
-        self.spread(&batch, values, &Tensor::new(Level::Sample, all));
-    }
-
-    fn score(&mut self, reward: usize, batch: &Batch) -> Outcome<Scored> {
-        let scorer = self.shop.scorers[reward].as_ref();
-        let scorer = scorer.ok_or_else(|| RunError::internal("a reward that was not started"))?;
-        let scored = scorer.score(batch);
-        let (failed, all) = (scored.failed, batch.samples.len());
-        self.failed_rewards += failed as u64;
-        let reason = scored.reason.clone().unwrap_or_default();
-        if failed == all && all > 0 && self.place.unscored {
-            let what = format!(
-                "reward `{}` failed for all {all} samples of step {}: {reason}",
-                scorer.name(),
-                self.place.step
-            );
-            return Err(RunError::new("reward-failed", what)
-                .help("mend the reward, or try it on one sample first"));
-        }
-        if failed > 0 {
-            self.notes.push(format!(
-                "reward `{}` failed for {failed} of {all} samples: {reason}",
-                scorer.name()
-            ));
-        }
-        Ok(scored)
-    }
-
-    /// The tensor that a graph input is bound to.
-    fn tensor(&self, input: &GraphInput) -> Outcome<Tensor> {
-        let unknown = || RunError::internal(format!("nothing to bind `{}` to", input.input));
-        let held = self.held.get(input.from).ok_or_else(unknown)?;
-        match (held, input.field.as_deref()) {
-            (Held::Tensor(t), _) => Ok(t.clone()),
-            (Held::Reward { valid, .. }, Some("valid")) => Ok(valid.clone()),
-            (Held::Reward { values, .. }, None) => Ok(values.clone()),
-            (Held::Samples(batch), Some(field)) => field_of(batch, field).ok_or_else(unknown),
-            _ => Err(unknown()),
-        }
-    }
-
-    fn inputs(&self, inputs: &[GraphInput], scalars: &[Func], temperature: f64) -> Outcome<Inputs> {
-        let named = |i: &GraphInput| Ok(Named { input: i.input.clone(), tensor: self.tensor(i)? });
-        let (step, of) = (self.place.in_phase as f64, self.place.of_phase as f64);
-        Ok(Inputs {
-            tensors: inputs.iter().map(named).collect::<Outcome<_>>()?,
-            scalars: scalars.iter().map(|f| number(f, &[step, of, 0.0])).collect::<Outcome<_>>()?,
-            temperature,
-        })
-    }
-
-    /// All outputs of a graph, over the whole batch on one rank or through a model.
-    fn outputs(
-        &mut self,
-        binding: &Binding,
-        graph: usize,
-        inputs: &[GraphInput],
-        scalars: &[Func],
-        temperature: f64,
-        through: Option<(usize, usize)>,
-    ) -> Outcome<Vec<Tensor>> {
-        let same = |a: &[GraphInput]| {
-            a.len() == inputs.len()
-                && a.iter()
-                    .zip(inputs)
-                    .all(|(a, b)| (&a.input, a.from, &a.field) == (&b.input, b.from, &b.field))
-        };
-        if let Some((.., outputs)) = self.runs.iter().find(|(g, i, _)| *g == graph && same(i)) {
-            return Ok(outputs.clone());
-        }
-        let batch = self.batch_of(binding);
-        let bound = self.inputs(inputs, scalars, temperature)?;
-        let machine = &self.shop.machine;
-        let outputs = match through {
-            None => compute::compute(&machine.ranks, &machine.setup, graph, &batch, bound)?,
-            Some((model, tokens)) => {
-                self.tokens += (0..batch.samples.len()).map(|s| batch.length(s)).sum::<usize>();
-                compute::forward(
-                    &machine.ranks,
-                    &machine.setup,
-                    (model, graph, tokens),
-                    &batch,
-                    bound,
-                )?
-            }
-        };
-        self.runs.push((graph, inputs.to_vec(), outputs.clone()));
-        Ok(outputs)
-    }
-
-    /// Compares the log-probabilities of a model with those that its own generator drew at.
-    fn gap(
-        &mut self,
-        binding: &Binding,
-        model: usize,
-        graph: usize,
-        output: usize,
-        all: &[Tensor],
-    ) -> Outcome<()> {
-        let batch = self.batch_of(binding);
-        let name = &self.shop.machine.program().graphs[graph].outputs[output];
-        let sampler = self.list.iter().find_map(|b| match &b.stage {
-            Stage::Generate { generator, .. } => {
-                Some(self.shop.machine.program().generators[*generator].model)
-            }
-            _ => None,
-        });
-        if !is_logprob(name)
-            || sampler != Some(model)
-            || self.updated.contains(&model)
-            || !batch.is_sampled()
-        {
-            return Ok(());
-        }
-        let samples: Vec<usize> = (0..batch.samples.len()).collect();
-        let mut gap = None;
-        add_gap(&mut gap, &batch, &samples, &all[output].data);
-        self.report_gap(gap);
-        Ok(())
-    }
-
-    fn report_gap(&mut self, gap: Option<(f64, f64, usize)>) {
-        if let Some((max, sum, n)) = gap {
-            self.numbers.entry("logprob_gap/max".into()).or_insert(max);
-            self.numbers.entry("logprob_gap/mean".into()).or_insert(sum / n.max(1) as f64);
-        }
-    }
-
-    fn update(&mut self, i: usize, binding: &Binding) -> Outcome<Held> {
-        let Stage::Update {
-            model,
-            optimizer,
-            graph,
-            inputs,
-            temperature,
-            updates,
-            epochs,
-            tokens,
-            scalars,
-        } = &binding.stage
-        else {
-            return Ok(Held::Nothing);
-        };
-        let batch = self.batch_of(binding);
-        let job = Update {
-            model: *model,
-            optimizer: *optimizer,
-            graph: *graph,
-            updates: *updates,
-            epochs: *epochs,
-            tokens: *tokens,
-            order: self.stream("order").child(i as u64),
-            inputs: self.inputs(inputs, scalars, *temperature)?,
-        };
-        let machine = &mut self.shop.machine;
-        let reports = compute::update(&machine.ranks, &machine.setup, &batch, job)?;
-        machine.changed(*model);
-        self.tokens += (0..batch.samples.len()).map(|s| batch.length(s)).sum::<usize>() * epochs;
-        self.updated.push(*model);
-        self.runs.retain(|(g, ..)| !uses_model(self.list, *g, *model));
-        let name = self.shop.machine.program().models[*model].name.clone();
-        let several =
-            self.list.iter().filter(|b| matches!(b.stage, Stage::Update { .. })).count() > 1;
-        self.report(&reports, if several { format!("{name}/") } else { String::new() });
-        Ok(Held::Nothing)
-    }
-
-    fn report(&mut self, reports: &[Report], prefix: String) {
-        let done: Vec<&Report> = reports.iter().filter(|r| !r.empty).collect();
-        let skipped = done.iter().filter(|r| r.stats.skipped).count();
-        self.skipped_updates += skipped as u64;
-        if skipped > 0 {
-            self.notes.push(format!("{skipped} updates skipped: the gradient norm is not finite"));
-        }
-        let n = done.len().max(1) as f64;
-        let mean = |f: &dyn Fn(&Report) -> f64| done.iter().map(|r| f(r)).sum::<f64>() / n;
-        let mut put = |name: &str, x: f64| self.numbers.insert(format!("{prefix}{name}"), x);
-        let names: Vec<String> =
-            done.first().map_or(vec![], |r| r.scalars.iter().map(|(n, _)| n.clone()).collect());
-        for (j, name) in names.iter().enumerate() {
-            put(
-                &if name == "entropy" { "train_entropy".to_owned() } else { name.clone() },
-                mean(&|r| r.scalars[j].1),
-            );
-        }
-        put("grad_norm", mean(&|r| r.stats.grad_norm));
-        put("lr", done.last().map_or(0.0, |r| r.stats.lr));
-        put("update_to_weight_rms", mean(&|r| r.stats.update_rms / r.stats.weight_rms.max(1e-30)));
-        put("updates_skipped", skipped as f64);
-        put("updates_empty", (reports.len() - done.len()) as f64);
-        self.report_gap(reports.first().and_then(|r| r.gap));
-    }
-
     fn evaluate(&mut self, binding: &Binding) -> Outcome<Held> {
         let Stage::Evaluate { generator, data, limit, copies, sampling, max_new, reward, correct } =
             &binding.stage
@@ -634,11 +391,6 @@ fn pick(outputs: Vec<Tensor>, output: usize) -> Held {
     outputs.into_iter().nth(output).map_or(Held::Nothing, Held::Tensor)
 }
 
-/// Does a stage of `list` run `graph` through `model`?
-fn uses_model(list: &[Binding], graph: usize, model: usize) -> bool {
-    list.iter().any(|b| matches!(&b.stage, Stage::Forward { model: m, graph: g, .. } if *m == model && *g == graph))
-}
-
 fn field_of(batch: &Batch, field: &str) -> Option<Tensor> {
     let per = |f: &dyn Fn(&crate::rollout::batch::Sample) -> f32| {
         Tensor::new(Level::Sample, batch.samples.iter().map(f).collect())
@@ -655,17 +407,6 @@ fn field_of(batch: &Batch, field: &str) -> Option<Tensor> {
         "rejected" => Some(per(&|s| f32::from(s.copy == 1))),
         _ => None,
     }
-}
-
-fn valid_values(values: &Tensor, valid: &Tensor, range: std::ops::Range<usize>) -> Vec<f64> {
-    range.filter(|i| valid.data[*i] > 0.0).map(|i| f64::from(values.data[i])).collect()
-}
-
-/// Mean and standard deviation; not numbers if there are none.
-fn moments(x: &[f64]) -> (f64, f64) {
-    let n = x.len() as f64;
-    let mean = x.iter().sum::<f64>() / n;
-    (mean, (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt())
 }
 
 fn kind(stage: &Stage) -> &'static str {
