@@ -177,7 +177,6 @@ fn a_critic_with_a_layout_of_its_own_has_a_mesh_and_comes_back() {
     ] {
         assert!(text.contains(line), "{line}\nin\n{text}");
     }
-    assert!(!text.contains("value.dtensor_cfg"), "{text}");
     let out = exported(&files, &text.replace("tp: 4)", "tp: 8)"));
     let at = |key: &str| resolved(&files, &out.yaml, &format!("value.{key}"));
     assert_eq!(at("dtensor_cfg.tensor_parallel_size"), "Int(8)");
