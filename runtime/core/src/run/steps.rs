@@ -10,7 +10,7 @@ use std::time::Instant;
 use indexmap::IndexMap;
 use nrl_ir::program::{Binding, Phase, Sampling, Stage};
 
-use super::{Options, total_steps};
+use super::{Options, reward_of, total_steps};
 use crate::checkpoint::keep::Keep;
 use crate::rng::Stream;
 use crate::run::error::Outcome;
