@@ -1,7 +1,11 @@
 //! A recipe of NeMo RL and what `nrlc import` makes of it have one plan: the same text, the same habits of the software, and
 //! so the same seconds, bytes and layouts to choose from.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "tests read files and tell"
+)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
