@@ -330,6 +330,7 @@ fn steps(peak: f64, shape: &dyn Fn(&str) -> bool) {
         layers: 30,
         tied: true,
         window: None,
+        mixer: false,
     };
     let quick = Config {
         vocab: 16,
@@ -341,6 +342,7 @@ fn steps(peak: f64, shape: &dyn Fn(&str) -> bool) {
         layers: 3,
         tied: true,
         window: None,
+        mixer: false,
     };
     for (name, c, len, count) in
         [("smol 16 x 77", smol, 77, 16), ("quick 512 x 12", quick, 12, 512)]
@@ -392,6 +394,7 @@ fn decode(peak: f64) {
         layers: 30,
         tied: true,
         window: None,
+        mixer: false,
     };
     let (mut g, ids) = llama::build(&c, Head::Generate);
     for d in [ids.seq, ids.tok, ids.row] {
