@@ -138,7 +138,7 @@ fn at(uri: &str, position: &Value) -> Value {
     json!({"textDocument": {"uri": uri}, "position": position})
 }
 
-const TEXT: &str = "use std.{data}\n\nrecipe r {\n  rows = data.made(9 rows, i -> {prompt: \"😀é\", answer: \"2\"})\n  \
+const TEXT: &str = "use std.{data}\n\nrecipe r {\n  run 1 step\n  rows = data.made(9 rows, i -> {prompt: \"😀é\", answer: \"2\"})\n  \
                     step {\n    b = rows.take(8 prompst)\n  }\n}\n";
 
 #[test]
