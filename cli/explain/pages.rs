@@ -104,6 +104,7 @@ pages! {
     "no-checkpoint-in-time",
     "no-learning-signal",
     "no-match",
+    "no-run-line",
     "no-thread",
     "no-token-allowed",
     "node-budget",
