@@ -169,8 +169,7 @@ pub(crate) fn moves(
     let (held, sampled) = (&c.program.meshes[model.mesh].1, &c.program.meshes[g.mesh].1);
     let d = dims(model);
     let same = shares(c, g.model, g.mesh);
-    let away = c.away(g.model);
-    let on_host = if away.optimizer { 1.0 } else { away.state.clamp(0.0, 1.0) };
+    let on_host = c.away(g.model).of_state();
     let placement = if same { Placement::Colocated } else { Placement::Disaggregated };
     let layers: f64 = model.params.iter().map(tensors).sum();
     let tp = sampled.size("tp") * sampled.size("rtp");

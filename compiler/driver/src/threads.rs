@@ -323,16 +323,7 @@ impl Cast<'_> {
 }
 
 fn pass(work: Work, mesh: &Mesh, micro: usize, update: Option<Update>) -> Job {
-    Job {
-        work,
-        mesh: mesh.clone(),
-        micro,
-        chunks: 1,
-        split: None,
-        paired: false,
-        crossing: 1.0,
-        update,
-    }
+    Job { micro, update, ..Job::alone(work, mesh.clone()) }
 }
 
 fn bound(g: &Graph, name: &str) -> f64 {

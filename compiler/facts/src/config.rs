@@ -4,11 +4,16 @@ use serde_json::{Map, Value, json};
 
 use crate::{Experts, Hybrid, Latent, ModelFacts};
 
+/// The configuration of the language model, where that is a part of a model that reads images or sound too.
+pub fn language_part(config: &Value) -> Option<&Value> {
+    let inner = config.get("thinker_config").unwrap_or(config);
+    ["text_config", "llm_config"].iter().find_map(|key| inner.get(key).filter(|v| v.is_object()))
+}
+
 /// Reads the dims of a `config.json`; a model with several inputs keeps them in `text_config`.
 pub(crate) fn read(name: &str, text: &str) -> Result<ModelFacts, String> {
     let whole: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    let outer = whole.get("thinker_config").unwrap_or(&whole);
-    let inner = ["text_config", "llm_config"].iter().find_map(|key| outer.get(key));
+    let inner = language_part(&whole);
     let config = inner.unwrap_or(&whole);
     let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
     // What published checkpoints of Gemma 3 leave to their class.

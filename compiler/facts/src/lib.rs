@@ -8,6 +8,8 @@ mod config;
 pub mod history;
 mod table;
 
+pub use config::language_part;
+
 /// Dims of a text model, as its configuration says them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ModelFacts {

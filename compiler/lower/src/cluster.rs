@@ -42,6 +42,7 @@ impl<'a> Elab<'a, '_> {
             let what = "a cluster without a GPU";
             return self.error("out-of-range", span, what, "at least 1 node of 1 GPU");
         }
+        self.rated(&device, (nodes, per_node), sd)?;
         let count = nodes * per_node;
         let what = format!("{count} {} GPUs", device.name);
         let d = Diagnostic::error(
@@ -53,6 +54,26 @@ impl<'a> Elab<'a, '_> {
         );
         self.out.not_yet.push(d);
         Ok(self.push_cluster(device, self.ranks.unwrap_or(count), per_node, span))
+    }
+
+    /// What a plan divides by is above 0; links between GPUs where there are several, the network where there are nodes.
+    fn rated(&mut self, d: &Device, (nodes, per_node): (usize, usize), span: Span) -> El<()> {
+        let needed = [
+            ("memory", d.memory_bytes, "80 GiB", true),
+            ("compute", d.flops, "989 TFLOP/s", true),
+            ("bandwidth", d.bandwidth, "3.35 TB/s", true),
+            ("link", d.link, "450 GB/s", per_node > 1),
+            ("network", d.network, "50 GB/s", nodes > 1),
+        ];
+        let none = |x: f64| x.is_nan() || x <= 0.0;
+        let Some((name, _, such, _)) = needed.into_iter().find(|(_, x, _, of)| *of && none(*x))
+        else {
+            return Ok(());
+        };
+        let what = format!("`{name}` of `{}` is not above 0", d.name);
+        let help = format!("write what its data sheet says, such as `{name}: {such}`");
+        let d = Diagnostic::error("out-of-range", what).label(self.user_span(span), "this device");
+        self.fail(d.help(help))
     }
 
     fn push_cluster(

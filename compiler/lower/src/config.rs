@@ -1,12 +1,7 @@
 //! `config.json` of a Hugging Face directory, in one spelling.
 
+use nrl_facts::language_part;
 use serde_json::{Map, Value};
-
-/// The configuration of the language model, where that is a part of a model that reads images or sound too.
-fn language_part(config: &Value) -> Option<&Map<String, Value>> {
-    let inner = config.get("thinker_config").unwrap_or(config);
-    ["text_config", "llm_config"].iter().find_map(|key| inner.get(key)?.as_object())
-}
 
 /// Whether a model reads more than text.
 pub fn is_multimodal(config: &Value) -> bool {
@@ -39,7 +34,7 @@ pub fn normalize(config: &Value) -> Result<Map<String, Value>, String> {
         return Err("config.json does not hold an object".into());
     };
     let mut o = whole.clone();
-    if let Some(part) = language_part(config) {
+    if let Some(part) = language_part(config).and_then(Value::as_object) {
         o.extend(part.clone().into_iter().filter(|(key, _)| key != "architectures"));
     }
     let name = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or("").to_string();

@@ -299,7 +299,12 @@ impl<'a> Elab<'a, '_> {
                 Some(crate::modules::Global::Module(m)) => Ok(Val::Module(m)),
                 None => {
                     let module = self.modules.get(*m);
-                    let help = nearest(key, module.names.keys().map(String::as_str))
+                    // Types begin with a capital, what can be called does not: a slip keeps to its kind.
+                    let capital = |n: &str| n.starts_with(char::is_uppercase);
+                    let all = || module.names.keys().map(String::as_str);
+                    let alike = all().filter(|n| capital(n) == capital(key));
+                    let help = nearest(key, alike)
+                        .or_else(|| nearest(key, all()))
                         .map(|n| format!("did you mean `{n}`?"));
                     let text = format!("there is no `{key}` in {}", module.name);
                     self.fail(

@@ -165,17 +165,7 @@ mod tests {
         ];
         let after = Region { forward: items, backward: vec![] };
         let work = Work { after, ..Work::default() };
-        let job = Job {
-            work,
-            mesh: Mesh::default(),
-            micro: 1,
-            chunks: 1,
-            split: None,
-            paired: false,
-            crossing: 1.0,
-            update: None,
-        };
-        Chore { passes: vec![(job, 1.0)], ..Chore::default() }
+        Chore { passes: vec![(Job::alone(work, Mesh::default()), 1.0)], ..Chore::default() }
     }
 
     /// Stages whose seconds were worked out by other rates are explained by rates that say the same of yet others.

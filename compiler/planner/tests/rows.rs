@@ -230,7 +230,9 @@ fn runs_that_were_never_fitted() {
     let mut errors: Vec<f64> = v.lines.iter().filter_map(|l| l.error).map(f64::abs).collect();
     errors.sort_by(f64::total_cmp);
     let at = |q: f64| errors[((errors.len() as f64 - 1.0) * q) as usize];
-    assert!(at(0.5) <= 0.15 && at(0.9) <= 0.3, "{}", v.text(true));
+    // What the README says of them.
+    assert_eq!(errors.len(), 68);
+    assert!(at(0.5) <= 0.12 && at(0.9) <= 0.23, "{}", v.text(true));
     let far = v.lines.iter().filter(|l| l.error.is_some_and(|e| e.abs() > 0.4));
     for l in far {
         assert!(FAR.iter().any(|(s, _)| l.source.contains(s)), "{}", v.text(true));

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rates::Rates;
+use crate::rates::{HOST_ADAM, Rates};
 use crate::style::{Label, Style, generation};
 
 /// Effects by [`key`].
@@ -259,7 +259,7 @@ pub fn base(style: &Style) -> Rates {
         overlap: 0.3,
         handover: 8e-5,
         update: 1.0,
-        offload: marked("host", 1.6e-9),
+        offload: marked("host", HOST_ADAM),
         fixed: 0.012,
         ..Rates::default()
     }

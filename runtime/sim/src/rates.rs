@@ -19,6 +19,10 @@ pub enum Compute {
     Fp4,
 }
 
+/// Seconds per parameter and rank of Adam on a host whose ranks all do so, gradients and weights there and back: what DeepSpeed takes on
+/// 8 x H200 (stas00/ml-engineering, training performance).
+pub const HOST_ADAM: f64 = 1.6e-9;
+
 /// What a software stack reaches on a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -122,6 +126,18 @@ pub struct Seconds {
 }
 
 impl Seconds {
+    /// Each with its word in reports.
+    pub fn named(&self) -> [(&'static str, f64); 6] {
+        [
+            ("products", self.product),
+            ("attention", self.attention),
+            ("passes over memory", self.memory),
+            ("waiting for launches", self.launch),
+            ("collectives in a node", self.node),
+            ("collectives across nodes", self.network),
+        ]
+    }
+
     pub fn sum(&self) -> f64 {
         self.product + self.attention + self.memory + self.launch + self.node + self.network
     }

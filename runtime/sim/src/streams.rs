@@ -113,7 +113,8 @@ pub fn paired(forward: &Pass, backward: &Pass, overlap: f64) -> Seconds {
         Mark { at: engine.at, held: engine.held }
     };
     let took = run(4).since(&run(2));
-    let at = f64::max(0.5 * took.at, forward.host() + backward.host());
+    let host = forward.host() + backward.host();
+    let at = if took.at.is_nan() { f64::INFINITY } else { f64::max(0.5 * took.at, host) };
     let both = [forward, backward];
     let waits = |link: Class| -> f64 {
         let all = both.iter().flat_map(|p| &p.stretches);
@@ -222,7 +223,10 @@ impl Pass {
 /// What is neither of the parts alone nor held up by traffic waits for the host.
 fn spent(own: Seconds, took: Mark) -> Seconds {
     let s = Seconds { node: own.node + took.held[0], network: own.network + took.held[1], ..own };
-    Seconds { launch: s.launch + (took.at - s.sum()).max(0.0), ..s }
+    let rest = took.at - s.sum();
+    // What never ends is not worked out to be nothing.
+    let rest = if rest.is_nan() { f64::INFINITY } else { rest.max(0.0) };
+    Seconds { launch: s.launch + rest, ..s }
 }
 
 /// A row with repeated passes cut short.
@@ -274,9 +278,10 @@ impl<'a> Rows<'a> {
                 });
             }
         });
-        if let Some(last) = marks.last_mut() {
-            *last = Mark { at: engine.at, held: engine.held };
-        }
+        let end = Mark { at: engine.at, held: engine.held };
+        marks.truncate(ends.len().saturating_sub(1));
+        // Passes that never end do so when all of it does.
+        marks.resize(ends.len(), end);
         marks
     }
 

@@ -142,16 +142,7 @@ mod tests {
         let item = Item { kind: Kind::Product { m: 1e3, n: 1e3, k: 1e3, batch: 1.0 }, count: 1.0 };
         let region = Region { forward: vec![item], backward: vec![] };
         let work = Work { after: region, ..Work::default() };
-        let job = Job {
-            work,
-            mesh: Mesh::default(),
-            micro: 1,
-            chunks: 1,
-            split: None,
-            paired: false,
-            crossing: 1.0,
-            update: None,
-        };
+        let job = Job::alone(work, Mesh::default());
         let machine =
             Machine { flops: 1e9, bandwidth: 1e12, link: 1e3, per_node: 2, ..Machine::default() };
         let rates = Rates {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::machine::{self, Class, Group};
 use crate::pipeline::{Chunk, Pipeline};
-use crate::rates::{Compute, Rates, Seconds, Speed};
+use crate::rates::{Compute, HOST_ADAM, Rates, Seconds, Speed};
 use crate::reader::Reader;
 use crate::streams::{self, Pass, Ran};
 use crate::work::{Collective, Item, Kind, Layers, Region, Work};
@@ -46,10 +46,6 @@ pub struct Update {
     /// Share of the state that hosts keep and update.
     pub on_host: f64,
 }
-
-/// Seconds per parameter and rank of Adam on a host whose ranks all do so, gradients and weights there and back: what DeepSpeed takes on
-/// 8 x H200 (stas00/ml-engineering, training performance).
-const HOST_ADAM: f64 = 1.6e-9;
 
 /// Gradients that are summed over the same axes.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,6 +136,12 @@ impl Took {
 }
 
 impl Job {
+    /// One micro-batch, without a pipeline or an update.
+    pub fn alone(work: Work, mesh: Mesh) -> Job {
+        let (micro, chunks, split, update) = (1, 1, None, None);
+        Job { work, mesh, micro, chunks, split, paired: false, crossing: 1.0, update }
+    }
+
     /// Times the job.
     pub fn run(&self, speed: &Speed<'_>) -> Took {
         let work = &self.work;

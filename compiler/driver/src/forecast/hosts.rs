@@ -57,7 +57,7 @@ impl Hosted {
             let once = if updates { 2.0 * weights + gradients } else { weights };
             h.beside += job.micro as f64 * once;
         } else if updates && leaves(c) {
-            let state = 12.0 * part(m, &job.mesh, plan, true) * (1.0 - away.state.clamp(0.0, 1.0));
+            let state = 12.0 * part(m, &job.mesh, plan, true) * (1.0 - away.of_state());
             h.alone = 2.0 * state / times.max(1.0);
         }
         h

@@ -271,22 +271,18 @@ pub(super) fn timed(
         // Gradient, master copy and moments read; moments, master copy and weight written.
         let moments = c.program.optimizers[o].state.len() as f64;
         let bytes = 4.0 + 8.0 * (moments + 1.0) + weight;
-        let away = c.away(pass.model);
-        let on_host = if away.optimizer { 1.0 } else { away.state };
+        let on_host = c.away(pass.model).of_state();
         Update { on_host, ..Update::of(plan, mesh, 4.0, weight, bytes) }
     });
     let work = works.of(pass.graph, plan, &sizes, precision);
     let pipeline = plan.pipeline.as_ref();
     let layers = |p: &nrl_ir::plan::Part| p.layers.iter().map(|(_, n)| n).sum();
     let job = Job {
-        work,
-        mesh: mesh.clone(),
         micro,
         chunks: pipeline.map_or(1, |p| p.chunks),
         split: pipeline.map(|p| p.parts.iter().map(layers).collect()),
-        paired: false,
-        crossing: 1.0,
         update,
+        ..Job::alone(work, mesh.clone())
     };
     let times = all.updates as f64;
     let hosted = Hosted::of(c, (pass, plan, &sizes), (&job, times), all.rl);
@@ -317,23 +313,18 @@ fn packed(all: &Counted<'_>, rl: &Rl, ways: usize, pads: bool) -> (usize, Sizes)
 
 /// What the seconds are spent on, the longest first.
 pub(crate) fn parts(took: &Took, times: f64) -> Vec<Part> {
-    let (f, b) = (&took.forward, &took.backward);
-    let mut parts: Vec<Part> = [
-        ("products", f.product + b.product),
-        ("attention", f.attention + b.attention),
-        ("passes over memory", f.memory + b.memory),
-        ("waiting for launches", f.launch + b.launch),
-        ("collectives in a node", f.node + b.node),
-        ("collectives across nodes", f.network + b.network),
+    let beside = [
         ("pipeline bubble", took.bubble),
         ("gradients and weights", took.gradients),
         ("optimizer", took.optimizer),
         ("fixed", took.fixed),
-    ]
-    .into_iter()
-    .filter(|(_, s)| *s > 0.0)
-    .map(|(name, s)| Part { name: name.into(), seconds: s * times })
-    .collect();
+    ];
+    let both = took.forward.plus(took.backward, 1.0).named().into_iter();
+    let mut parts: Vec<Part> = both
+        .chain(beside)
+        .filter(|(_, s)| *s > 0.0)
+        .map(|(name, s)| Part { name: name.into(), seconds: s * times })
+        .collect();
     parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     parts
 }

@@ -73,6 +73,60 @@ fn plans_keep_on_hosts_what_can_be_there() {
 }
 
 #[test]
+fn a_device_has_rates_that_a_plan_can_divide_by() {
+    let device = |rate: &str, nodes: usize| {
+        let all = [
+            "memory: 80 GiB",
+            "compute: 989 TFLOP/s",
+            "bandwidth: 3 TB/s",
+            "link: 450 GB/s",
+            "network: 50 GB/s",
+        ];
+        let name = rate.split(':').next().unwrap_or("");
+        let one = |x: &&str| if x.starts_with(name) { rate.to_string() } else { x.to_string() };
+        let rates: Vec<String> = all.iter().map(one).collect();
+        let line = format!(
+            "  mine = gpu_cluster({{name: \"mine\", host: 2 TB, {}}}, {nodes}, 8)\n  opt     =",
+            rates.join(", ")
+        );
+        findings(&[("r.nrl", &RECIPE.replacen("  opt     =", &line, 1))], &[])
+    };
+    for rate in [
+        "memory: 0 GiB",
+        "compute: 0 TFLOP/s",
+        "bandwidth: 0 TB/s",
+        "link: 0 GB/s",
+        "network: 0 GB/s",
+    ] {
+        let name = rate.split(':').next().unwrap_or("");
+        let found = device(rate, 2);
+        assert!(
+            found.starts_with(&format!("out-of-range: `{name}` of `mine` is not above 0")),
+            "{rate}: {found}"
+        );
+        assert!(found.contains(&format!("such as `{name}: ")), "{rate}: {found}");
+    }
+    // A single node needs no network.
+    assert!(!device("network: 0 GB/s", 1).contains("out-of-range"));
+}
+
+#[test]
+fn a_slip_in_what_is_called_is_not_taken_for_a_type() {
+    let place = |plan: &str| {
+        let lines = format!(
+            "  mesh here = clusters.cpu(ranks: 1) axes (dp: rest)\n  place policy on here by {plan}\n  opt     ="
+        );
+        let text = RECIPE.replacen("  opt     =", &lines, 1);
+        let text = text.replacen("use std.{data", "use std.{clusters, plans, data", 1);
+        findings(&[("r.nrl", &text)], &[])
+    };
+    for (plan, right) in [("plans.offload()", "offloaded"), ("plans.recompute()", "recomputed")] {
+        let found = place(plan);
+        assert!(found.contains(&format!("did you mean `{right}`?")), "{plan}: {found}");
+    }
+}
+
+#[test]
 fn names_that_are_elsewhere() {
     told("optim.adamw(lr", "adamw(lr", &["there is no `adamw` here", "write `optim.adamw`"]);
     told(

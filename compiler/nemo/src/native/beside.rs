@@ -6,7 +6,7 @@
 
 use nrl_rules::settings::{Node, Value};
 
-use super::table::Row;
+use super::table::{Row, layout};
 use super::{Algorithm, Facts, same, text};
 
 /// A model beside the policy, with the names of its facts.
@@ -83,38 +83,9 @@ impl Beside {
 
     /// Where the facts of the layout stand.
     fn rows(&self, megatron: bool) -> Vec<Row> {
-        let known: &[(&str, &str)] = match megatron {
-            true => &[
-                ("pp", "megatron_cfg.pipeline_model_parallel_size"),
-                ("cp", "megatron_cfg.context_parallel_size"),
-                ("tp", "megatron_cfg.tensor_model_parallel_size"),
-                ("ep", "megatron_cfg.expert_model_parallel_size"),
-                ("etp", "megatron_cfg.expert_tensor_parallel_size"),
-            ],
-            false => &[
-                ("cp", "dtensor_cfg.context_parallel_size"),
-                ("tp", "dtensor_cfg.tensor_parallel_size"),
-                ("ep", "dtensor_cfg.expert_parallel_size"),
-            ],
-        };
-        let row = |fact, key: &str, usual: Value| Row {
-            fact,
-            line: self.plan,
-            path: format!("{}.{key}", self.section),
-            otherwise: Some(usual),
-        };
-        let axis = |(axis, key): &(&str, &str)| {
-            let (_, fact) = self.axes.iter().find(|(name, _)| name == axis)?;
-            Some(row(fact, key, Value::Int(1)))
-        };
-        let mut rows: Vec<Row> = known.iter().filter_map(axis).collect();
-        let backend = if megatron { "megatron_cfg" } else { "dtensor_cfg" };
-        for (fact, key) in
-            [(self.sp, "sequence_parallel"), (self.recompute, "activation_checkpointing")]
-        {
-            rows.push(row(fact, &format!("{backend}.{key}"), Value::Bool(false)));
-        }
-        rows
+        let own = |policy: &str| self.pairs().into_iter().find(|(_, p)| *p == policy);
+        let own = |row: Row| own(row.fact).map(|(fact, _)| Row { fact, line: self.plan, ..row });
+        layout(self.section, megatron).into_iter().filter_map(own).collect()
     }
 
     /// Rows of the layout that facts or the settings below name; none where the section has no backend.

@@ -60,19 +60,40 @@ pub(super) fn rows(algorithm: Algorithm, megatron: bool, engine: &str) -> Vec<Ro
     rows
 }
 
+/// The layout of the model of a section.
+pub(super) fn layout(section: &str, megatron: bool) -> Vec<Row> {
+    let (backend, axes): (_, &[(&'static str, &str)]) = match megatron {
+        true => (
+            "megatron_cfg",
+            &[
+                ("tp", "tensor_model_parallel_size"),
+                ("cp", "context_parallel_size"),
+                ("pp", "pipeline_model_parallel_size"),
+                ("ep", "expert_model_parallel_size"),
+                ("etp", "expert_tensor_parallel_size"),
+            ],
+        ),
+        false => (
+            "dtensor_cfg",
+            &[
+                ("tp", "tensor_parallel_size"),
+                ("cp", "context_parallel_size"),
+                ("ep", "expert_parallel_size"),
+            ],
+        ),
+    };
+    let at = |key: &str| format!("{section}.{backend}.{key}");
+    let choices = [("sp", "sequence_parallel"), ("recompute", "activation_checkpointing")];
+    let sizes = axes.iter().map(|(fact, key)| or(fact, "mesh", at(key), Value::Int(1)));
+    let choices = choices.iter().map(|(fact, key)| or(fact, "plan", at(key), Value::Bool(false)));
+    sizes.chain(choices).collect()
+}
+
 fn backend(rows: &mut Vec<Row>, megatron: bool) {
-    let one = || Value::Int(1);
-    let no = || Value::Bool(false);
+    rows.extend(layout("policy", megatron));
     if megatron {
         let at = |key: &str| format!("policy.megatron_cfg.{key}");
         rows.extend([
-            or("tp", "mesh", at("tensor_model_parallel_size"), one()),
-            or("cp", "mesh", at("context_parallel_size"), one()),
-            or("pp", "mesh", at("pipeline_model_parallel_size"), one()),
-            or("ep", "mesh", at("expert_model_parallel_size"), one()),
-            or("etp", "mesh", at("expert_tensor_parallel_size"), one()),
-            or("sp", "plan", at("sequence_parallel"), no()),
-            or("recompute", "plan", at("activation_checkpointing"), no()),
             row("lr", "opt", at("optimizer.lr")),
             row("weight_decay", "opt", at("optimizer.weight_decay")),
             or("beta1", "opt", at("optimizer.adam_beta1"), Value::Float(BETA1)),
@@ -81,13 +102,7 @@ fn backend(rows: &mut Vec<Row>, megatron: bool) {
             row("clip_norm", "opt", at("optimizer.clip_grad")),
         ]);
     } else {
-        let at = |key: &str| format!("policy.dtensor_cfg.{key}");
         rows.extend([
-            or("tp", "mesh", at("tensor_parallel_size"), one()),
-            or("cp", "mesh", at("context_parallel_size"), one()),
-            or("ep", "mesh", at("expert_parallel_size"), one()),
-            or("sp", "plan", at("sequence_parallel"), no()),
-            or("recompute", "plan", at("activation_checkpointing"), no()),
             row("lr", "opt", "policy.optimizer.kwargs.lr"),
             row("weight_decay", "opt", "policy.optimizer.kwargs.weight_decay"),
             or("eps", "opt", "policy.optimizer.kwargs.eps", Value::Float(EPS)),

@@ -232,7 +232,7 @@ fn offload(planned: &Planned, text: &dyn Fn(&str) -> Option<String>, out: &mut V
     for m in f.memory.iter().filter(|m| m.is_update() && m.margin() < 0.0) {
         let away = planned.compiled.away(m.model);
         let path = format!("place.{}.by", planned.compiled.program.models[m.model].name);
-        let Some(plan) = text(&path).filter(|_| !away.optimizer && away.state == 0.0) else {
+        let Some(plan) = text(&path).filter(|_| away.of_state() == 0.0) else {
             continue;
         };
         out.push(Variant {

@@ -63,7 +63,7 @@ fn on(c: &Compiled, cluster: usize) -> Option<Host> {
     for m in trained {
         let away = c.away(m);
         let whole = samples || away.optimizer;
-        let share = if whole { 1.0 } else { away.state };
+        let share = if samples { 1.0 } else { away.of_state() };
         put(m, share > 0.0, false, share);
         put(m, false, whole, 1.0);
     }

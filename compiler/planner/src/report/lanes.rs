@@ -13,7 +13,9 @@ use super::picture::{LEFT, RIGHT, W, holds, rect, svg, text, tick};
 
 /// Layers of a phase, forward and backward.
 pub(super) fn layers(p: &Phase, job: &Job, speed: &Speed<'_>) -> Vec<Layer> {
-    job.streams(speed).into_iter().map(|l| layer(p, l)).collect()
+    // One that never ends has no picture.
+    let some = job.streams(speed).into_iter().filter(|l| l.seconds.sum().is_finite());
+    some.map(|l| layer(p, l)).collect()
 }
 
 fn layer(p: &Phase, l: train::Layer) -> Layer {
@@ -29,15 +31,7 @@ fn layer(p: &Phase, l: train::Layer) -> Layer {
 }
 
 fn parts(s: &Seconds) -> Vec<Part> {
-    let all = [
-        ("products", s.product),
-        ("attention", s.attention),
-        ("passes over memory", s.memory),
-        ("waiting for launches", s.launch),
-        ("collectives in a node", s.node),
-        ("collectives across nodes", s.network),
-    ];
-    let some = all.into_iter().filter(|(_, x)| *x > 0.0);
+    let some = s.named().into_iter().filter(|(_, x)| *x > 0.0);
     some.map(|(name, seconds)| Part { name: name.into(), seconds }).collect()
 }
 

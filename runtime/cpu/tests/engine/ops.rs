@@ -38,6 +38,14 @@ fn offsets(d: &Dims) -> BTreeMap<DimId, Vec<usize>> {
     ])
 }
 
+/// The graph with outputs `o0`, `o1`, ..
+fn numbered(m: Build, outs: impl AsRef<[nrl_ir::ValueId]>) -> Graph {
+    let outs = outs.as_ref().iter().copied();
+    let names: Vec<String> = (0..outs.len()).map(|i| format!("o{i}")).collect();
+    let outs: Vec<_> = names.iter().map(String::as_str).zip(outs).collect();
+    m.finish(&outs)
+}
+
 /// Both engines on random inputs.
 fn same(what: &str, g: &Graph, d: &Dims) {
     let mut draw = Draw(3);
@@ -91,9 +99,7 @@ fn broadcasting_by_name_in_any_order() {
         let z = m.bin(BinaryOp::Mul, y, x);
         outs.push(m.bin(BinaryOp::Max, z, y));
     }
-    let names: Vec<String> = (0..outs.len()).map(|i| format!("o{i}")).collect();
-    let outs: Vec<_> = names.iter().map(String::as_str).zip(outs).collect();
-    let g = m.finish(&outs);
+    let g = numbered(m, outs);
     same("broadcast", &g, &d);
 }
 
@@ -124,9 +130,7 @@ fn reductions_over_any_dims() {
         outs.push(m.op(Op::Reduce { op, over: vec![d.a] }, &[s]));
         outs.push(m.op(Op::Reduce { op, over: vec![d.a, d.b] }, &[s]));
     }
-    let names: Vec<String> = (0..outs.len()).map(|i| format!("o{i}")).collect();
-    let outs: Vec<_> = names.iter().map(String::as_str).zip(outs).collect();
-    let g = m.finish(&outs);
+    let g = numbered(m, outs);
     same("reduce", &g, &d);
 }
 
@@ -151,9 +155,7 @@ fn contractions_over_any_order_of_dims() {
         m.dot(t, y, &[d.tok]),
         m.dot(v, y, &[d.c, d.b]),
     ];
-    let names: Vec<String> = (0..outs.len()).map(|i| format!("o{i}")).collect();
-    let outs: Vec<_> = names.iter().map(String::as_str).zip(outs).collect();
-    let g = m.finish(&outs);
+    let g = numbered(m, outs);
     same("contract", &g, &d);
 }
 
@@ -323,10 +325,7 @@ fn states_go_from_token_to_token_of_a_sequence() {
     let c = m.input("c", Type::f32([d.tok, d.a, n]));
     let z = m.op(Op::Ssm { ssm: ssm.clone() }, &[u, a, b, c]);
     let grads = m.g.push(&mut m.block, Op::SsmGrad { ssm }, &[u, a, b, c, z], None).expect("fits");
-    let names: Vec<String> = (0..8).map(|i| format!("o{i}")).collect();
-    let outs = [vec![y], back, vec![z], grads].concat();
-    let outs: Vec<_> = names.iter().map(String::as_str).zip(outs).collect();
-    let g = m.finish(&outs);
+    let g = numbered(m, [vec![y], back, vec![z], grads].concat());
     same("states", &g, &d);
 }
 

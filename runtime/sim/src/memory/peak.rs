@@ -49,6 +49,13 @@ pub struct Offload {
     pub state: f64,
 }
 
+impl Offload {
+    /// Share of the optimizer's state that is on the host.
+    pub fn of_state(&self) -> f64 {
+        if self.optimizer { 1.0 } else { self.state.clamp(0.0, 1.0) }
+    }
+}
+
 /// Where weights stand in the model.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
@@ -306,8 +313,8 @@ impl Stage<'_> {
         let each = 4.0 * self.load.moments + master;
         let gradient = if half { s.gradients } else { 4.0 };
         let away = self.load.offload;
-        let (gradient, each) = if away.optimizer { (0.0, 0.0) } else { (gradient, each) };
-        let share = away.state.clamp(0.0, 1.0);
+        let gradient = if away.optimizer { 0.0 } else { gradient };
+        let share = away.of_state();
         let rest = match share {
             0.0 => String::new(),
             _ => format!(", {:.0} % of it on the host", 100.0 * share),

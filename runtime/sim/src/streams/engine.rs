@@ -174,6 +174,13 @@ impl<'a> Engine<'a> {
                 dt = dt.min(left / rate);
             }
         }
+        if !dt.is_finite() {
+            // On a machine without a rate nothing ever ends.
+            self.at = f64::INFINITY;
+            self.left = [None; LANES];
+            self.done = [0, 1, 2, 3].map(|l| self.lanes.of[l].len());
+            return;
+        }
         self.hold(&running, &rates, dt);
         self.at += dt;
         for lane in 0..LANES {

@@ -189,3 +189,13 @@ fn micro_batches_compute_in_turn_while_the_other_exchanges() {
     let took = paired(&of(1.0, 3.0), &of(1.0, 3.0), 1.0);
     assert!(near(took.sum(), 6.0) && near(took.network, 4.0), "{took:?}");
 }
+
+#[test]
+fn on_a_machine_without_a_rate_nothing_waits_for_ever() {
+    for never in [f64::INFINITY, f64::NAN] {
+        let p = pass(vec![compute(1.0), on(never, Class::Network)], [0.0, never], [0.0; 2]);
+        assert!(!seconds(&[(&p, 10)], 0.5).sum().is_finite(), "{never}");
+        assert!(!paired(&p, &p, 0.5).sum().is_finite(), "{never}");
+        assert!(!behind([0.0, never], &p.own, 0.5).is_finite(), "{never}");
+    }
+}

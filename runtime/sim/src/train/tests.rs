@@ -47,16 +47,7 @@ fn job(mesh: &[(&str, usize)], paired: bool) -> Job {
         on_host: 0.0,
     };
     let mesh = Mesh::new(mesh);
-    Job {
-        work,
-        mesh,
-        micro: 32,
-        chunks: 1,
-        split: None,
-        paired,
-        crossing: 1.0,
-        update: Some(update),
-    }
+    Job { micro: 32, paired, update: Some(update), ..Job::alone(work, mesh) }
 }
 
 fn machine() -> Machine {
