@@ -26,7 +26,7 @@ mod yaml;
 
 pub use check::{Checked, Options, check};
 pub use export::{ExportOptions, Exported, Lost, export, settings};
-pub use import::import;
+pub use import::{UNSAID_LOSS, import};
 pub use loader::Loader;
 
 use nrl_base::{Diagnostic, Files, SourceMap};

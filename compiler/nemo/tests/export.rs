@@ -7,6 +7,8 @@ use nrl_nemo::{ExportOptions, Exported, Loader, export, import};
 
 #[path = "export/lists.rs"]
 mod lists;
+#[path = "export/losses.rs"]
+mod losses;
 
 /// A small recipe of the shape that NeMo RL ships.
 const SHIPPED: &str = r#"

@@ -175,14 +175,41 @@ impl<'f> Input<'f> {
         }
     }
 
+    /// Overrides of the YAML: those given as such, and what `--set` says of a setting that the file has.
+    fn overrides(
+        &mut self,
+        request: &Request,
+        loader: &mut Loader<'_>,
+        sources: &mut SourceMap,
+    ) -> Vec<String> {
+        let mut overrides = request.overrides.clone();
+        if self.options.sets.is_empty() {
+            return overrides;
+        }
+        let (Some(settings), _) = loader.load(sources, &request.path, &overrides) else {
+            return overrides;
+        };
+        self.options.sets.retain(|set| {
+            let theirs = set.split_once('=').is_some_and(|(path, _)| {
+                let path = path.trim();
+                path.contains('.') && settings.get(path).is_some()
+            });
+            overrides.extend(theirs.then(|| set.clone()));
+            !theirs
+        });
+        overrides
+    }
+
     fn import(&mut self, request: &Request, sources: &mut SourceMap) -> (bool, Vec<Diagnostic>) {
         let mut loader = Loader::new(self.files).environment(request.environment.clone());
-        let (text, mut found) =
-            nrl_nemo::import(&mut loader, sources, &request.path, &request.overrides);
+        let overrides = self.overrides(request, &mut loader, sources);
+        let (text, mut found) = nrl_nemo::import(&mut loader, sources, &request.path, &overrides);
         let Some(text) = text else { return (false, found) };
         self.text = text;
-        if let (Some(settings), _) = loader.load(sources, &request.path, &request.overrides) {
-            if let Some(why) = nemo::refused(&settings, &self.file, self.files) {
+        if let (Some(settings), _) = loader.load(sources, &request.path, &overrides) {
+            let refused = nemo::refused(&settings, &self.file, self.files);
+            let refused = refused.or_else(|| nemo::unsaid_loss(&settings, &self.text, &self.file));
+            if let Some(why) = refused {
                 found.push(why);
                 return (false, found);
             }

@@ -222,6 +222,26 @@ pub(crate) fn refused(settings: &Settings, file: &str, files: &dyn Files) -> Opt
     })
 }
 
+/// A loss that lines do not say, where an import has to leave it to the settings.
+pub(crate) fn unsaid_loss(settings: &Settings, text: &str, file: &str) -> Option<Diagnostic> {
+    text.contains(nrl_nemo::UNSAID_LOSS).then_some(())?;
+    let at = |key: &str| settings.get(&format!("loss_fn.{key}"));
+    let kind = at("truncated_importance_sampling_type");
+    let kind = kind.filter(|_| settings.on("loss_fn.use_importance_sampling_correction"));
+    let node = kind.or(settings.get("loss_fn"));
+    let what = format!("the loss of {file} has no form in the language");
+    let help = "a plan is of a loss with `ratio_clip_min` and `ratio_clip_max`, corrected by `tis`, `icepop` or \
+                `seq-mask-tis` with their ratios";
+    let d = Diagnostic::error("not-supported", what).help(help);
+    Some(match (kind, node) {
+        (Some(_), Some(node)) => {
+            d.label(node.origin.value, "this correction, with the ratios beside it")
+        }
+        (_, Some(node)) => d.label(node.origin.key, "this loss"),
+        _ => d,
+    })
+}
+
 /// The software whose rates count.
 pub(crate) fn stack(settings: &Settings) -> &'static str {
     let policy = At { settings, prefix: "policy" };

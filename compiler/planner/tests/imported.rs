@@ -158,6 +158,53 @@ fn what_no_plan_is_made_of_says_why() {
     assert_eq!(stands, "`teacher.model_name` stands for a model of yours: `/path/to/teacher`");
 }
 
+/// A model that a recipe leaves open is named in NeMo RL's way or in that of the language.
+#[test]
+fn a_model_is_named_by_an_override_or_by_set() {
+    let below = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/nemo_rl");
+    let open = "defaults: grpo.yaml\npolicy: {model_name: null}\n".to_string();
+    let files = Folder { below, written: BTreeMap::from([("open.yaml".to_string(), open)]) };
+    let named = "policy.model_name=Qwen/Qwen3-8B".to_string();
+    let told = |overrides: &[String], sets: &[String]| {
+        let mut request = Request { path: "open.yaml".into(), ..Request::default() };
+        request.overrides.extend_from_slice(overrides);
+        request.options.sets.extend_from_slice(sets);
+        let (input, found) = Input::open(&files, &request);
+        let input = input.ok_or_else(|| first(&found.found))?;
+        let (planned, found) = input.plan();
+        planned.map(|planned| told(&planned)).ok_or_else(|| first(&found.found))
+    };
+    let said = told(&[], &[]);
+    assert_eq!(said, Err("model-not-found: .. is left open".into()));
+    let by_override = told(std::slice::from_ref(&named), &[]).expect("a plan");
+    assert_eq!(told(&[], std::slice::from_ref(&named)), Ok(by_override.clone()));
+    // What is no setting of the file is a value of the recipe in the language.
+    let lr = "opt.lr=1e-6".to_string();
+    assert_eq!(told(&[], &[named, lr]), Ok(by_override));
+    let nothing = told(&[], &["policy.nothing=1".to_string()]);
+    assert!(nothing.is_err(), "{nothing:?}");
+}
+
+/// Weights between two bounds, fewer tokens than the vocabulary, and an environment that evaluation alone asks.
+#[test]
+fn losses_and_rewards_of_recipes_plan() {
+    let held = [
+        "loss_fn.use_importance_sampling_correction=true",
+        "loss_fn.truncated_importance_sampling_type=tis",
+        "loss_fn.truncated_importance_sampling_ratio=5.0",
+        "loss_fn.truncated_importance_sampling_ratio_min=0.2",
+        "policy.generation.top_p=0.95",
+        "policy.generation.top_k=50",
+    ];
+    assert!(own("grpo.yaml", &held).is_ok());
+    assert!(own("distillation.yaml", &["data.default.env_name=nemo_gym"]).is_ok());
+    let unknown = ["loss_fn.truncated_importance_sampling_type=other"];
+    let said = own("grpo.yaml", &[&held[..1], &unknown[..]].concat());
+    assert!(
+        said.is_err_and(|found| found[0] == "the loss of grpo.yaml has no form in the language")
+    );
+}
+
 /// Trainers go on with positions that a model was not made for (Qwen2.5-Math has 4,096).
 #[test]
 fn a_long_context_is_planned_where_nothing_samples() {

@@ -446,6 +446,10 @@ impl<'a> Reader<'a> {
                                 self.say("eval_period", period.clone());
                                 let limit = call.named("limit").and_then(|e| self.number(e));
                                 self.say("eval_limit", limit);
+                                let reward = call.args.get(2).and_then(|a| name_of(&a.value));
+                                let name = reward.and_then(|r| self.environments.get(r));
+                                let name = name.map(|name| Value::Text(name.to_string()));
+                                self.say("reward", name);
                             }
                             "validate" => self.say("eval_period", period.clone()),
                             _ => {}

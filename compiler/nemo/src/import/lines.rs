@@ -9,6 +9,9 @@ use crate::native::{
     Algorithm, BETA1, BETA2, Beside, EPS, Facts, dtype_word, int, on, percent, text,
 };
 
+/// What stands for a loss that no line says.
+pub const UNSAID_LOSS: &str = "settings.loss(policy, s)";
+
 /// `1 step`, `2 steps`.
 fn count(n: &str, unit: &str) -> String {
     format!("{n} {unit}{}", if n == "1" { "" } else { "s" })
@@ -218,14 +221,12 @@ impl Writer<'_> {
             }
             args.extend(self.args(&[("temperature", "temperature")]));
             for name in ["top_p", "top_k"] {
-                let unlimited = match self.facts.get(name) {
-                    None | Some(Value::Null) => true,
-                    Some(Value::Float(x)) => *x == 1.0 && name == "top_p",
-                    Some(_) => false,
-                };
-                if !unlimited {
+                if self.keeps(name) {
                     args.extend(self.args(&[(name, name)]));
                 }
+            }
+            if self.keeps_some() && self.algorithm != Algorithm::Distillation {
+                args.push("record: [support]".into());
             }
             if let Some(Value::Float(share)) = self.facts.get("memory")
                 && let Some(percent) = percent(*share)
@@ -235,6 +236,29 @@ impl Writer<'_> {
             self.line(format!("sampler = generator({})", args.join(", ")));
         }
         self.gap();
+    }
+
+    /// Whether the sampler keeps a part of the vocabulary by this bound.
+    fn keeps(&self, bound: &str) -> bool {
+        match self.facts.get(bound) {
+            None | Some(Value::Null) => false,
+            Some(Value::Int(n)) if bound == "top_k" => *n > 0,
+            Some(Value::Int(n)) => *n != 1,
+            Some(Value::Float(x)) => *x != 1.0 || bound != "top_p",
+            Some(_) => true,
+        }
+    }
+
+    fn keeps_some(&self) -> bool {
+        ["top_p", "top_k"].iter().any(|bound| self.keeps(bound))
+    }
+
+    /// The log-probability of samples that the loss reads. NeMo RL trains over the tokens that its sampler keeps.
+    fn score(&self) -> &'static str {
+        match self.keeps_some() {
+            true => "logprob(policy, s, on: s.support)",
+            false => "logprob(policy, s)",
+        }
     }
 
     fn source(&self, file: &str, name: &str) -> Option<String> {
@@ -377,22 +401,21 @@ impl Writer<'_> {
     }
 
     fn clip(&self) -> Option<String> {
+        let score = self.score();
         let ratio = match on(self.facts, "sequence_ratio") {
-            true => "sequence_ratio(logprob(policy, s), old)",
-            false => "ratio(logprob(policy, s), old)",
+            true => format!("sequence_ratio({score}, old)"),
+            false => format!("ratio({score}, old)"),
         };
         let weight = if self.has("correction") { "w * " } else { "" };
         if on(self.facts, "no_ratio") {
-            return Some(format!("-adv * {weight}logprob(policy, s)"));
+            return Some(format!("-adv * {weight}{score}"));
         }
         let (low, high) = (self.value("clip_low")?, self.value("clip_high")?);
         if on(self.facts, "cispo") {
             if self.per_token() {
                 return None;
             }
-            return Some(format!(
-                "{weight}grpo.cispo({ratio}, adv, logprob(policy, s), {low}..{high})"
-            ));
+            return Some(format!("{weight}grpo.cispo({ratio}, adv, {score}, {low}..{high})"));
         }
         let dual = match self.facts.get("dual") {
             None | Some(Value::Null) => String::new(),
@@ -411,7 +434,7 @@ impl Writer<'_> {
         match self.clip().filter(|_| self.has("loss")) {
             Some(clip) => self.line(format!("{indent}mean({clip}, over: {over})")),
             None => {
-                self.line(format!("{indent}settings.loss(policy, s)  # the one named below"));
+                self.line(format!("{indent}{UNSAID_LOSS}  # the one named below"));
                 return;
             }
         }
@@ -430,10 +453,13 @@ impl Writer<'_> {
     }
 
     fn old(&mut self) {
-        self.line("  old = logprob(policy, s)");
+        self.line(format!("  old = {}", self.score()));
         let (max, min) = (self.value("correction_max"), self.value("correction_min"));
         let weight = match (text(self.facts, "correction"), max, min) {
-            (Some("tis"), Some(max), _) => format!("tis(old, s.logprob, max: {max})"),
+            (Some("tis"), Some(max), None) => format!("tis(old, s.logprob, max: {max})"),
+            (Some("tis"), Some(max), Some(min)) => {
+                format!("clamp(weight(old, s.logprob), {min}, {max})")
+            }
             (Some(kind @ ("icepop" | "seq_mask_tis")), Some(max), Some(min)) => {
                 format!("{kind}(old, s.logprob, {min}..{max})")
             }

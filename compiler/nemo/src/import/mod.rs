@@ -8,6 +8,8 @@
 mod lines;
 pub(crate) mod values;
 
+pub use lines::UNSAID_LOSS;
+
 use nrl_base::{Diagnostic, SourceId, SourceMap};
 use nrl_rules::settings::{Node, Value};
 use nrl_syntax::ast::ItemKind;
@@ -247,7 +249,9 @@ pub(crate) const ENVIRONMENT: &str = "nemo_rl environment ";
 
 /// The reward that an environment gives, if the lines name one.
 fn environment(facts: &Facts, body: &str) -> Option<String> {
-    let name = crate::native::text(facts, "reward").filter(|_| body.contains("environment("))?;
+    let used =
+        ["environment(", ", environment)", ", environment,"].iter().any(|u| body.contains(u));
+    let name = crate::native::text(facts, "reward").filter(|_| used)?;
     let command = values::quoted(&format!("{ENVIRONMENT}{name}"));
     Some(format!("\nextern fn environment(s: Sample) -> float from {command}"))
 }

@@ -291,7 +291,7 @@ fn correction(root: &Node, facts: &mut Facts) {
         ("tis", Some(max), None) => {
             facts.insert("correction_max", max);
         }
-        ("icepop" | "seq_mask_tis", Some(max), Some(min)) => {
+        ("tis" | "icepop" | "seq_mask_tis", Some(max), Some(min)) => {
             facts.insert("correction_max", max);
             facts.insert("correction_min", min);
         }

@@ -69,6 +69,7 @@ impl<'a> Reader<'a> {
                 "gdpo.part" => self.compared(&call),
                 "rewards.overlong" => self.overlong(&call),
                 _ if callee.ends_with(".advantages") => self.advantages(&bind.value, &call),
+                "weight" if held(&bind.value).is_some() => self.held(&bind.value),
                 "tis" | "icepop" | "seq_mask_tis" | "weight" => self.correction(&call),
                 "ppo.gae" | "gae" => {
                     self.found = Some(Algorithm::Ppo);
@@ -217,6 +218,15 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// `clamp(weight(..), 0.2, 5.0)`: `tis` with a least weight.
+    fn held(&mut self, value: &'a Expr) {
+        let Some((low, high)) = held(value) else { return };
+        let (low, high) = (self.number(low), self.number(high));
+        self.say("correction", Some(Value::Text("tis".into())));
+        self.say("correction_min", low);
+        self.say("correction_max", high);
+    }
+
     fn update(&mut self, update: &'a ast::Update) {
         let critic = name_of(&update.model) == Some("critic");
         if let Some(epochs) = &update.epochs {
@@ -239,6 +249,15 @@ impl<'a> Reader<'a> {
         }
         loss::read(self, &update.loss, critic);
     }
+}
+
+/// The bounds that a weight is held in.
+fn held(e: &Expr) -> Option<(&Expr, &Expr)> {
+    let ExprKind::Call { callee, args } = &e.kind else { return None };
+    let [weight, low, high] = &args[..] else { return None };
+    let ExprKind::Call { callee: inner, .. } = &weight.value.kind else { return None };
+    let is = name_of(callee) == Some("clamp") && name_of(inner) == Some("weight");
+    is.then_some((&low.value, &high.value))
 }
 
 /// A reward and the penalty for length that is added to it.
