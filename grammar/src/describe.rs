@@ -51,6 +51,7 @@ impl Rule {
             Rule::kw_on => "on",
             Rule::kw_or => "or",
             Rule::kw_over => "over",
+            Rule::kw_paired => "paired",
             Rule::kw_param => "param",
             Rule::kw_pending => "pending",
             Rule::kw_phase => "phase",
@@ -291,6 +292,7 @@ impl Rule {
             Rule::stages => "`stages over`",
             Rule::virtual_clause => "`virtual`",
             Rule::split_clause => "`split`",
+            Rule::paired_clause => "`paired`",
             Rule::axes => "axes in `( )`",
             Rule::axis => "`axis: size`",
             // Keywords are quoted by `keyword`; the others are never where a reading stops.
@@ -365,6 +367,7 @@ impl Rule {
             | Rule::kw_on
             | Rule::kw_or
             | Rule::kw_over
+            | Rule::kw_paired
             | Rule::kw_param
             | Rule::kw_pending
             | Rule::kw_phase

@@ -437,6 +437,7 @@ impl One<'_> {
             let mut plan = schedule(g, &mesh, layouts);
             if let Some(s) = &stages {
                 pipeline(&mut plan, &s.axis, s.chunks, s.split.as_deref());
+                plan.paired = s.paired && matches!(kind, GraphKind::Update { .. });
             }
             Some(plan)
         })?;

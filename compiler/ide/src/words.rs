@@ -42,7 +42,7 @@ pub const STATEMENTS: [&str; 25] = [
 ];
 
 /// Words inside of items, statements and expressions.
-pub const INSIDE: [&str; 46] = [
+pub const INSIDE: [&str; 47] = [
     "as",
     "at",
     "axes",
@@ -68,6 +68,7 @@ pub const INSIDE: [&str; 46] = [
     "offload",
     "on",
     "over",
+    "paired",
     "param",
     "pending",
     "recompute",

@@ -64,6 +64,8 @@ pub struct Plan {
     pub collectives: Vec<Collective>,
     /// How layers are dealt out to stages, if they are.
     pub pipeline: Option<Pipeline>,
+    /// The forward of one micro-batch runs beside the backward of another.
+    pub paired: bool,
     /// Work per run at the bounds.
     pub cost: Cost,
     /// Largest sum of live intermediate bytes at the bounds.

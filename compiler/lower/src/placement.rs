@@ -195,6 +195,7 @@ impl<'a> Elab<'a, '_> {
         }
         if let Some(s) = &rules.stages {
             self.check_stages(model, mesh, s);
+            self.check_paired(model, mesh, s);
         }
         for (dim, axis, what) in [("expert", "ep", "experts"), ("ef", "etp", "expert columns")] {
             self.check_experts(model, mesh, (dim, axis, what));
@@ -260,6 +261,43 @@ impl<'a> Elab<'a, '_> {
             .label(mesh_at, format!("{} is {pp}", s.axis))
             .help(format!("{may}{stages_of}"));
         let _: El<()> = self.fail(d);
+    }
+
+    /// Micro-batches side by side hide what experts exchange; without an exchange there is nothing to hide.
+    fn check_paired(&mut self, model: usize, mesh: usize, s: &Stages) {
+        if !s.paired {
+            return;
+        }
+        let rules = self.out.rules[model].dims.iter().filter(|r| r.dim == "expert");
+        let axes: Vec<String> = rules.flat_map(|r| r.axes.clone()).collect();
+        let m = &self.out.program.models[model];
+        let has = m.dims.find("expert").is_some();
+        if has && axes.iter().any(|a| self.axis_of(mesh, a) > 1) {
+            return;
+        }
+        let (name, mesh_name) = (&m.name, &self.out.program.meshes[mesh].0);
+        let (what, help) = match axes.first() {
+            _ if !has => (
+                format!("`paired` hides what experts exchange, and `{name}` has none"),
+                "leave `paired` out".to_string(),
+            ),
+            Some(axis) => (
+                format!(
+                    "`paired` hides what experts exchange, and those of `{name}` are not split: `{axis}` of `{mesh_name}` is 1"
+                ),
+                format!("give `{mesh_name}` an axis such as `{axis}: 8`, or leave `paired` out"),
+            ),
+            None => (
+                format!(
+                    "`paired` hides what experts exchange, and this plan does not split those of `{name}`"
+                ),
+                "add a rule such as `expert: @ep`, or leave `paired` out".to_string(),
+            ),
+        };
+        let place = self.place_span(s.span, model);
+        let d = Diagnostic::error("needs-another-setting", what).label(place, "paired here");
+        let at = self.out.facts.meshes.get(mesh).map_or(place, |f| f.span);
+        let _: El<()> = self.fail(d.label(at, "the mesh").help(help));
     }
 
     fn check_experts(&mut self, model: usize, mesh: usize, (dim, axis, what): (&str, &str, &str)) {

@@ -58,20 +58,10 @@ impl<'a> Elab<'a, '_> {
     fn rules(&mut self, env: &Env<'a>, rules: &'a [ast::PlanRule], own: bool) -> El<PlanRules> {
         let mut out = PlanRules::default();
         for r in rules {
-            if let Some(c) = &r.cond {
-                match self.expr(env, c)? {
-                    Val::Const(nrl_ir::host::Value::Bool(true), _) => {}
-                    Val::Const(nrl_ir::host::Value::Bool(false), _) => continue,
-                    v => {
-                        let kind = v.kind();
-                        return self.error(
-                            "wrong-type",
-                            c.span,
-                            format!("a condition must be a bool, not {kind}"),
-                            format!("this is {kind}"),
-                        );
-                    }
-                }
+            if let Some(c) = &r.cond
+                && !self.truth(env, c, "a condition")?
+            {
+                continue;
             }
             match &r.kind {
                 PlanRuleKind::Split { targets, axes, view } => {
@@ -151,7 +141,7 @@ impl<'a> Elab<'a, '_> {
                         out.offload.push((text, r.span));
                     }
                 }
-                PlanRuleKind::Stages { axis, chunks, split, .. } => {
+                PlanRuleKind::Stages { axis, chunks, split, paired, .. } => {
                     let chunks = match chunks {
                         Some(e) => {
                             let v = self.expr(env, e)?;
@@ -163,13 +153,24 @@ impl<'a> Elab<'a, '_> {
                         Some(e) => self.numbers(env, e)?,
                         None => None,
                     };
+                    let paired = match paired {
+                        Some(e) => self.truth(env, e, "`paired`")?,
+                        None => false,
+                    };
                     let (axis, span) = (axis.text.clone(), r.span);
+                    if paired {
+                        out.later.push(Waits {
+                            axes: vec![],
+                            what: "paired micro-batches do not run yet".into(),
+                            span,
+                        });
+                    }
                     out.later.push(Waits {
                         axes: vec![axis.clone()],
                         what: "pipeline stages do not run yet".into(),
                         span,
                     });
-                    out.stages = Some(Stages { axis, chunks, split, span });
+                    out.stages = Some(Stages { axis, chunks, split, paired, span });
                 }
                 PlanRuleKind::Reduce { axis, .. } => out.later.push(Waits {
                     axes: vec![axis.text.clone()],
@@ -183,6 +184,18 @@ impl<'a> Elab<'a, '_> {
 }
 
 impl<'a> Elab<'a, '_> {
+    /// A bool known now, called `what`.
+    fn truth(&mut self, env: &Env<'a>, e: &'a ast::Expr, what: &str) -> El<bool> {
+        match self.expr(env, e)? {
+            Val::Const(nrl_ir::host::Value::Bool(is), _) => Ok(is),
+            v => {
+                let kind = v.kind();
+                let said = format!("{what} must be a bool, not {kind}");
+                self.error("wrong-type", e.span, said, format!("this is {kind}"))
+            }
+        }
+    }
+
     /// A rule names a view that the recipe has; plans of the library name none.
     fn known_view(&mut self, env: &Env<'a>, v: &ast::Name, axes: &[ast::Name]) -> El<()> {
         match env.get(&v.text) {

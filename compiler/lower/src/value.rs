@@ -244,7 +244,7 @@ pub struct Style {
     pub span: Span,
 }
 
-/// `layers: stages over pp, virtual 2, split [8, 7]`.
+/// `layers: stages over pp, virtual 2, split [8, 7], paired true`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stages {
     pub axis: String,
@@ -252,6 +252,8 @@ pub struct Stages {
     pub chunks: usize,
     /// Layers of each stage; equal if not given.
     pub split: Option<Vec<usize>>,
+    /// The forward of one micro-batch runs beside the backward of another.
+    pub paired: bool,
     pub span: Span,
 }
 

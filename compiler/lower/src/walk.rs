@@ -79,8 +79,8 @@ fn rule<'a>(r: &'a PlanRule, see: &mut dyn FnMut(&'a Expr)) {
     r.cond.iter().for_each(|e| expr(e, see));
     match &r.kind {
         PlanRuleKind::Recompute { mode: e, .. } | PlanRuleKind::Offload { what: e } => expr(e, see),
-        PlanRuleKind::Stages { chunks, split, .. } => {
-            chunks.iter().chain(split).for_each(|e| expr(e, see));
+        PlanRuleKind::Stages { chunks, split, paired, .. } => {
+            chunks.iter().chain(split).chain(paired).for_each(|e| expr(e, see));
         }
         // Their targets are names of the model.
         _ => {}

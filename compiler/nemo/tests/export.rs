@@ -414,6 +414,19 @@ fn what_has_no_form_is_listed() {
 }
 
 #[test]
+fn paired_micro_batches_are_no_setting() {
+    let files = files();
+    let by = "by plans.fsdp() * plans.tensor_parallel()";
+    let text = imported(&files);
+    assert!(text.contains(by), "{text}");
+    let lost = |plan: &str| exported(&files, &text.replace(by, plan)).lost;
+    let paired = lost("by plans.megatron(paired: true)");
+    assert_eq!(paired.len(), 1, "{paired:?}");
+    assert!(paired[0].what.contains("paired micro-batches have no form"), "{paired:?}");
+    assert!(lost("by plans.megatron(paired: false)").is_empty());
+}
+
+#[test]
 fn a_recipe_without_a_block_goes_over_the_recipe_that_fits() {
     let text = imported(&files());
     let (lines, _) = text.split_at(text.find("  settings").expect("a block"));

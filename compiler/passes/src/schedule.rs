@@ -27,6 +27,7 @@ pub fn schedule(graph: Graph, mesh: &Mesh, layouts: Vec<ParamLayout>) -> Plan {
         classes: vec![class],
         collectives,
         pipeline: None,
+        paired: false,
         cost,
         peak_bytes,
     }

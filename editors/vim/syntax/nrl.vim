@@ -8,7 +8,7 @@ syntax keyword nrlOperator and or not in on to of
 syntax keyword nrlConstant true false none rest
 syntax keyword nrlItem enum extern fn mesh model plan pool recipe record rollout test type unit use view
 syntax keyword nrlStatement append assert assume checkpoint every expect freeze from halt phase place publish remove require run seed set settings step update
-syntax keyword nrlInside as at axes back by carrying collect deadline delay dim env extends fails id init keep latest minimising minimizing most offload over param pending recompute reduce repeat replicated retries scan split stages state the timeout until virtual when where with within workers
+syntax keyword nrlInside as at axes back by carrying collect deadline delay dim env extends fails id init keep latest minimising minimizing most offload over paired param pending recompute reduce repeat replicated retries scan split stages state the timeout until virtual when where with within workers
 syntax keyword nrlType int float bool text record range loss Model Data Samples Sample Row Generator Optimizer Schedule Plan Cluster f32 bf16
 syntax match nrlNumber "\<\d[0-9_]*\(\.\d[0-9_]*\)\?\([eE][-+]\?\d\+\)\?\>"
 syntax match nrlUnit "\(\d\s\+\)\@<=[A-Za-z]\+\(/[A-Za-z]\+\)*\>"

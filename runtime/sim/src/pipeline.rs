@@ -62,6 +62,10 @@ impl Pipeline {
         if stages <= 1 || micro == 0 {
             return Span { seconds: busy, busy };
         }
+        if let Some((few, many, share)) = self.around(micro) {
+            let (few, many) = (self.run(few).seconds, self.run(many).seconds);
+            return Span { seconds: few + (many - few) * share, busy };
+        }
         let full = if self.paired { 4 * stages } else { 2 * stages };
         if micro <= full + stages {
             return Span { seconds: self.events(micro, &mut |_| ()), busy };
@@ -80,13 +84,30 @@ impl Pipeline {
         let chunks = &self.chunks[stage];
         let sum = chunks.iter().map(|c| c.forward + c.backward).sum::<f64>() * micro as f64;
         let saved = chunks.iter().map(|c| c.saved).sum::<f64>() / chunks.len().max(1) as f64;
-        sum - saved * self.pairs(stage, micro) as f64
+        sum - saved * self.pairs(stage, micro)
     }
 
     /// How many forwards of a stage run beside a backward.
-    pub fn pairs(&self, stage: usize, micro: usize) -> usize {
+    pub fn pairs(&self, stage: usize, micro: usize) -> f64 {
+        if let Some((few, many, share)) = self.around(micro) {
+            let (few, many) = (self.pairs(stage, few), self.pairs(stage, many));
+            return few + (many - few) * share;
+        }
         let parts = self.chunks[stage].len();
-        if !self.pairs_up(micro) { 0 } else { micro * parts - self.warm(stage, parts, micro) }
+        if !self.pairs_up(micro) {
+            return 0.0;
+        }
+        (micro * parts - self.warm(stage, parts, micro)) as f64
+    }
+
+    /// Where pairs need full rounds and `micro` makes none: the numbers below and above that do, and how far between them it is.
+    fn around(&self, micro: usize) -> Option<(usize, usize, f64)> {
+        let stages = self.chunks.len();
+        if !self.paired || self.pairs_up(micro) || micro < stages {
+            return None;
+        }
+        let over = micro % stages;
+        Some((micro - over, micro - over + stages, over as f64 / stages as f64))
     }
 
     /// Stages of several chunks take turns in rounds, which have to be full for that.
@@ -296,8 +317,8 @@ mod tests {
                     line.chunks.iter_mut().flatten().for_each(|c| c.saved = 0.5);
                     let both = line.run(m);
                     assert!(both.seconds >= both.busy - 1e-9, "p {p} v {v} m {m}: {both:?}");
-                    // Rounds that are not full may have no order but one after the other.
-                    let full = v == 1 || m.is_multiple_of(p);
+                    // Fewer than a round may have no order but one after the other.
+                    let full = v == 1 || m >= p;
                     let most = 3.0 * (v * (m + 2 * p)) as f64;
                     assert!(!full || both.seconds < most, "p {p} v {v} m {m}: {both:?}");
                 }

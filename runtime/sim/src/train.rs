@@ -136,10 +136,11 @@ impl Took {
 }
 
 impl Job {
-    /// One micro-batch, without a pipeline or an update.
+    /// One micro-batch, without a pipeline or an update; more of them pair up if the plan says so.
     pub fn alone(work: Work, mesh: Mesh) -> Job {
         let (micro, chunks, split, update) = (1, 1, None, None);
-        Job { work, mesh, micro, chunks, split, paired: false, crossing: 1.0, update }
+        let paired = work.paired;
+        Job { work, mesh, micro, chunks, split, paired, crossing: 1.0, update }
     }
 
     /// Times the job.
@@ -151,7 +152,7 @@ impl Job {
         let span = line.run(self.micro);
         let n = self.micro as f64;
         let total = |(i, s): (usize, &Vec<Each>)| {
-            let pairs = line.pairs(i, self.micro) as f64 / (n * s.len().max(1) as f64);
+            let pairs = line.pairs(i, self.micro) / (n * s.len().max(1) as f64);
             s.iter().fold(Each::default(), |a, e| a.plus(*e, 1.0)).beside(pairs)
         };
         let all = stages.iter().enumerate().map(total);

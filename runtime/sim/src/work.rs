@@ -142,6 +142,8 @@ pub struct Work {
     pub after: Region,
     /// Bytes that one stage hands to the next, forward; the same backward.
     pub boundary: f64,
+    /// The plan runs the forward of one micro-batch beside the backward of another.
+    pub paired: bool,
 }
 
 impl Item {
@@ -199,7 +201,7 @@ impl Work {
         let g = &class.graph;
         let sizes = &sizes.on_rank(g);
         let count = Count { g, sizes, precision, adapters: adapters(g) };
-        let mut work = Work::default();
+        let mut work = Work { paired: plan.paired, ..Work::default() };
         let mut passed = Passed::Nothing;
         for node in &g.body.nodes {
             let Op::Scan { scan } = &node.op else {

@@ -278,8 +278,8 @@ impl<'w> Walk<'w> {
                 PlanRuleKind::Recompute { mode: e, .. } | PlanRuleKind::Offload { what: e } => {
                     self.expr(e)
                 }
-                PlanRuleKind::Stages { chunks, split, .. } => {
-                    chunks.iter().chain(split).for_each(|e| self.expr(e));
+                PlanRuleKind::Stages { chunks, split, paired, .. } => {
+                    chunks.iter().chain(split).chain(paired).for_each(|e| self.expr(e));
                 }
                 _ => {}
             }

@@ -409,6 +409,13 @@ impl<'a> Reader<'a> {
                         Some(_) => self.lose(plan.span, "stages of this model have no form"),
                         None => {}
                     }
+                    if call
+                        .named("paired")
+                        .is_some_and(|e| !matches!(e.kind, ExprKind::Bool(false)))
+                    {
+                        let what = "paired micro-batches have no form: NeMo RL has no key for them";
+                        self.lose(plan.span, what);
+                    }
                 }
                 "plans.fsdp" => {
                     self.facts.insert(backend, Value::Text("fsdp".into()));

@@ -60,6 +60,8 @@ pub struct Layout {
     pub ep: usize,
     pub etp: usize,
     pub recompute: Again,
+    /// Micro-batches run side by side wherever experts are split.
+    pub paired: bool,
     /// The optimizer and its state are on hosts.
     pub offload: bool,
     /// Tokens of a micro-batch; none where the recipe does not say.
@@ -86,6 +88,7 @@ impl Default for Layout {
             ep: 1,
             etp: 1,
             recompute: Again::None,
+            paired: false,
             offload: false,
             microbatch: None,
             rtp: None,
@@ -142,6 +145,11 @@ impl Layout {
         all.into_iter().filter(|(n, size)| *size > 1 || *n == data).collect()
     }
 
+    /// Without experts apart there is nothing to hide.
+    fn is_paired(&self) -> bool {
+        self.paired && self.ep > 1
+    }
+
     /// The plan as an expression; `split` has the layers of each stage where they are uneven.
     pub fn plan(&self, prefix: &str, split: Option<&[usize]>) -> String {
         let mut given = vec![];
@@ -156,6 +164,9 @@ impl Layout {
         }
         if let Some(split) = split {
             given.push(format!("split: {split:?}"));
+        }
+        if self.is_paired() {
+            given.push("paired: true".to_string());
         }
         let away = if self.offload { format!(" * {prefix}offloaded()") } else { String::new() };
         let megatron = format!("{prefix}megatron({})", given.join(", "));
@@ -184,6 +195,9 @@ impl Layout {
         }
         if self.recompute != Again::None {
             let _ = write!(out, "{} ", self.recompute.word());
+        }
+        if self.is_paired() {
+            out += "paired ";
         }
         if self.offload {
             out += "offload ";
@@ -243,6 +257,9 @@ mod tests {
         assert_eq!(l.plan("plans.", None), "plans.fsdp() * plans.recomputed(full)");
         let l = Layout { tp: 2, ..l };
         assert_eq!(l.plan("", None), "fsdp() * megatron(recompute: full)");
+        let paired = Layout { dp: 2, ep: 8, paired: true, ..Layout::default() };
+        assert_eq!(paired.plan("", None), "megatron(paired: true)");
+        assert_eq!(Layout { ep: 1, ..paired }.plan("", None), "megatron()");
         let l = Layout { offload: true, ..l };
         assert_eq!(l.plan("", None), "fsdp() * megatron(recompute: full) * offloaded()");
         assert_eq!(l.name(), "fsdp 16 tp 2 full offload");

@@ -139,7 +139,7 @@ impl Sites {
                     self.prefix = prefix;
                     let l = &mut self.current;
                     (l.sp, l.recompute, l.chunks) = (read.sp, read.recompute, read.chunks);
-                    l.offload = read.offload;
+                    (l.offload, l.paired) = (read.offload, read.paired);
                     self.known &= read.family.is_some();
                     if l.family != Family::Own {
                         l.family = read.family.unwrap_or_default();
@@ -456,6 +456,7 @@ struct Read {
     sp: bool,
     recompute: Again,
     offload: bool,
+    paired: bool,
     chunks: usize,
 }
 
@@ -500,7 +501,7 @@ impl Read {
             _ => self.own = true,
         }
         for (i, a) in args.iter().enumerate() {
-            let order = ["sp", "recompute", "chunks", "split"];
+            let order = ["sp", "recompute", "chunks", "split", "paired"];
             let named = a.name.as_ref().map(|n| n.text.as_str());
             let key = match name {
                 "megatron" => named.or(order.get(i).copied()).unwrap_or(""),
@@ -510,6 +511,7 @@ impl Read {
             match (key, &a.value.kind) {
                 ("split", _) => {}
                 ("sp", ExprKind::Bool(on)) => self.sp = *on,
+                ("paired", ExprKind::Bool(on)) => self.paired = *on,
                 ("chunks", ExprKind::Int(n)) => self.chunks = (*n).max(1) as usize,
                 ("recompute", ExprKind::None) => self.recompute = Again::None,
                 ("recompute", ExprKind::Name(n)) if n == "full" => self.recompute = Again::Full,

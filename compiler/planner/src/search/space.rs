@@ -73,6 +73,7 @@ impl Space<'_> {
                             cp,
                             ep,
                             etp,
+                            paired: self.sites.current.paired,
                             nodes,
                             rtp: self.sites.current.rtp,
                             staleness: self.sites.current.staleness,

@@ -290,8 +290,14 @@ pub enum PlanRuleKind {
     Split { targets: Vec<Expr>, axes: Vec<Name>, view: Option<Name> },
     /// `layers[*].wo: [d, q@tp, hd]`
     Layout { target: Expr, dims: Vec<Layout> },
-    /// `layers: stages over pp, virtual 2, split [20, 19]`
-    Stages { target: Expr, axis: Name, chunks: Option<Expr>, split: Option<Expr> },
+    /// `layers: stages over pp, virtual 2, split [20, 19], paired true`
+    Stages {
+        target: Expr,
+        axis: Name,
+        chunks: Option<Expr>,
+        split: Option<Expr>,
+        paired: Option<Expr>,
+    },
     /// `state: zero1 over dp, cp`
     State { mode: Name, axes: Vec<Name> },
     /// `recompute layers: full` or `layers[0..4]: recompute none`

@@ -390,14 +390,15 @@ impl Build<'_> {
             _ => {
                 let mut kids = Kids::of(pair);
                 let axis = self.name(&kids.next()?);
-                let (mut chunks, mut split) = (None, None);
+                let (mut chunks, mut split, mut paired) = (None, None, None);
                 for clause in kids {
                     match clause.as_rule() {
                         Rule::virtual_clause => chunks = self.clause(Some(clause))?,
+                        Rule::paired_clause => paired = self.clause(Some(clause))?,
                         _ => split = self.clause(Some(clause))?,
                     }
                 }
-                PlanRuleKind::Stages { target, axis, chunks, split }
+                PlanRuleKind::Stages { target, axis, chunks, split, paired }
             }
         })
     }

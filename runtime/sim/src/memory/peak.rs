@@ -225,16 +225,19 @@ impl Stage<'_> {
 
     /// Micro-batches whose layers are kept at once, as a multiple of this stage's own layers.
     fn in_flight(&self) -> f64 {
+        // A forward runs beside a backward of another micro-batch.
+        let beside = usize::from(self.load.plan.paired);
         if self.pp == 1 {
-            return 1.0;
+            return (1 + beside).min(self.load.micro.max(1)) as f64;
         }
         let (pp, chunks) = (self.pp, self.load.chunks.max(1));
         let later = self.pp - 1 - self.stage.min(self.pp - 1);
         let most = self.load.micro.saturating_mul(chunks);
         if chunks == 1 {
-            return (later + 1).min(most) as f64;
+            // Paired, twice as many begin (`pipeline::warm`).
+            return ((1 + beside) * (later + 1)).min(most) as f64;
         }
-        let parts = ((chunks - 1) * pp + 2 * later + 1).min(most);
+        let parts = ((chunks - 1) * pp + 2 * later + 1 + beside).min(most);
         parts as f64 / chunks as f64
     }
 

@@ -39,6 +39,7 @@ fn job(mesh: &[(&str, usize)], paired: bool) -> Job {
         layers: vec![Layers { group: "layers".into(), count: 32, each }],
         after: ends,
         boundary: 1e7,
+        paired,
     };
     let update = Update {
         sums: vec![Sum { axes: vec!["dp".into()], gradients: 2e9, weights: 1e9 }],
@@ -47,7 +48,7 @@ fn job(mesh: &[(&str, usize)], paired: bool) -> Job {
         on_host: 0.0,
     };
     let mesh = Mesh::new(mesh);
-    Job { micro: 32, paired, update: Some(update), ..Job::alone(work, mesh) }
+    Job { micro: 32, update: Some(update), ..Job::alone(work, mesh) }
 }
 
 fn machine() -> Machine {

@@ -244,6 +244,7 @@ pub fn compiled(cut: Cut) -> Compiled {
             classes,
             collectives: vec![],
             pipeline: None,
+            paired: false,
             cost: Default::default(),
             peak_bytes: 0.0,
         })
