@@ -15,7 +15,7 @@ use nrl_base::Span;
 use nrl_rules::settings::Value;
 use nrl_syntax::ast::{self, BinaryOp, Expr, ExprKind, StmtKind};
 
-use calls::{calls, name_of, text_of, unit_of};
+use calls::{Call, calls, name_of, text_of, unit_of};
 
 use crate::import::ENVIRONMENT;
 use crate::native::{Algorithm, Beside, Facts};
@@ -87,6 +87,12 @@ pub(super) struct Reader<'a> {
     block: Option<&'a ast::Settings>,
     pub lost: Vec<Lost>,
     pub found: Option<Algorithm>,
+}
+
+/// Does a call of `plans.offloaded` mean the optimizer?
+fn is_optimizer(call: &Call<'_>) -> bool {
+    let what = call.named("what").or(call.args.first().map(|arg| &arg.value));
+    what.is_none_or(|e| name_of(e) == Some("optimizer"))
 }
 
 impl<'a> Reader<'a> {
@@ -383,18 +389,23 @@ impl<'a> Reader<'a> {
         let policy = models.is_empty() || models.iter().any(|m| Some(*m) == self.roles.policy);
         match (policy, beside) {
             (true, beside) => {
-                self.plan(plan, ["plan", "sp", "recompute"]);
+                self.plan(plan, ["plan", "sp", "recompute"], Some("offload"));
                 if let Some(beside) = beside {
                     self.together.push(beside);
                 }
             }
-            (false, Some(beside)) => self.plan(plan, [beside.plan, beside.sp, beside.recompute]),
+            (false, Some(b)) => self.plan(plan, [b.plan, b.sp, b.recompute], b.offload),
             (false, None) => {}
         }
     }
 
     /// The plan of the policy, or of a model beside it: which backend, and what the others say of it.
-    fn plan(&mut self, plan: &'a Expr, [backend, sp, recompute]: [&'static str; 3]) {
+    fn plan(
+        &mut self,
+        plan: &'a Expr,
+        [backend, sp, recompute]: [&'static str; 3],
+        offload: Option<&'static str>,
+    ) {
         for call in calls(plan) {
             match call.callee.as_str() {
                 "plans.megatron" => {
@@ -408,6 +419,10 @@ impl<'a> Reader<'a> {
                         Some(split) if backend == "plan" => self.say("split", Some(split)),
                         Some(_) => self.lose(plan.span, "stages of this model have no form"),
                         None => {}
+                    }
+                    if call.named("chunks").is_some_and(|e| super::plain(e) != Value::Int(1)) {
+                        let what = "`chunks` has no line there: write `policy.megatron_cfg.virtual_pipeline_model_parallel_size` into the settings";
+                        self.lose(plan.span, what);
                     }
                     if call
                         .named("paired")
@@ -423,7 +438,27 @@ impl<'a> Reader<'a> {
                 "plans.tensor_parallel" | "plans.context_parallel" | "plans.expert_parallel" => {}
                 "plans.sequence_parallel" => self.say(sp, Some(Value::Bool(true))),
                 "plans.recomputed" => self.say(recompute, Some(Value::Bool(true))),
+                "plans.offloaded" => {}
                 other => self.lose(plan.span, format!("the plan `{other}` has no form")),
+            }
+        }
+        for call in calls(plan).iter().filter(|call| call.callee == "plans.offloaded") {
+            let on_megatron = self.facts.get(backend) == Some(&Value::Text("megatron".into()));
+            match (is_optimizer(call), offload) {
+                (false, _) => self.lose(
+                    plan.span,
+                    "activations on hosts have no form: NeMo RL names modules that go there",
+                ),
+                (true, Some(fact)) if on_megatron => self.mark(fact),
+                (true, Some(_)) => self.lose(
+                    plan.span,
+                    "`plans.offloaded()` has no form on DTensor, whose `cpu_offload` keeps weights and gradients \
+                     on hosts too; beside `plans.megatron()` it has",
+                ),
+                (true, None) => self.lose(
+                    plan.span,
+                    "`plans.offloaded()` has no form for a model that is not trained",
+                ),
             }
         }
     }

@@ -7,7 +7,7 @@
 use nrl_rules::settings::{Node, Value};
 
 use super::table::{Row, layout};
-use super::{Algorithm, Facts, same, text};
+use super::{Algorithm, Facts, hosts, same, text};
 
 /// A model beside the policy, with the names of its facts.
 pub(crate) struct Beside {
@@ -22,6 +22,8 @@ pub(crate) struct Beside {
     pub plan: &'static str,
     pub sp: &'static str,
     pub recompute: &'static str,
+    /// That its optimizer is on hosts, where it has one.
+    pub offload: Option<&'static str>,
     /// Facts of axes, by the name of the axis.
     pub axes: [(&'static str, &'static str); 5],
 }
@@ -34,6 +36,7 @@ const TEACHER: Beside = Beside {
     plan: "teacher_plan",
     sp: "teacher_sp",
     recompute: "teacher_recompute",
+    offload: None,
     axes: [
         ("pp", "teacher_pp"),
         ("cp", "teacher_cp"),
@@ -51,6 +54,7 @@ const CRITIC: Beside = Beside {
     plan: "critic_plan",
     sp: "critic_sp",
     recompute: "critic_recompute",
+    offload: Some("critic_offload"),
     axes: [
         ("pp", "critic_pp"),
         ("cp", "critic_cp"),
@@ -109,9 +113,12 @@ impl Beside {
                 _ => None,
             };
         }
+        if let Some(fact) = self.offload.filter(|_| megatron && hosts::whole(root, self.section)) {
+            facts.insert(fact, Value::Bool(true));
+        }
     }
 
-    /// Which backend is on.
+    /// Which backend is on, and whether its optimizer is on hosts.
     pub(super) fn backend(
         &self,
         facts: &Facts,
@@ -125,6 +132,9 @@ impl Beside {
             if below.get(&path).is_some() || is {
                 put(self.plan, &path, Value::Bool(is));
             }
+        }
+        if let Some(fact) = self.offload.filter(|_| on_megatron) {
+            hosts::edits(facts, below, self.section, (fact, self.plan), put);
         }
     }
 
@@ -152,6 +162,7 @@ impl Beside {
     /// Facts of the layout beside those of the policy's.
     fn pairs(&self) -> Vec<(&'static str, &'static str)> {
         let mut all = vec![(self.plan, "plan"), (self.sp, "sp"), (self.recompute, "recompute")];
+        all.extend(self.offload.map(|fact| (fact, "offload")));
         all.extend(self.axes.iter().map(|(axis, fact)| (*fact, *axis)));
         all
     }

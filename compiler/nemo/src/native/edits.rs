@@ -66,6 +66,9 @@ pub(crate) fn edits(facts: &Facts, below: &Node, algorithm: Algorithm) -> Vec<Ed
         out.push(Edit { fact, path: path.to_string(), value });
     };
     backend(facts, below, on_megatron, &mut put);
+    if on_megatron {
+        super::hosts::edits(facts, below, "policy", ("offload", "plan"), &mut put);
+    }
     if let Some(beside) = beside {
         beside.backend(facts, below, &mut put);
     }

@@ -8,6 +8,7 @@
 mod adapter;
 mod beside;
 mod edits;
+mod hosts;
 mod schedule;
 mod table;
 mod take;

@@ -178,6 +178,9 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         super::schedule::take(root, megatron(root), int(facts, "steps"), facts);
     }
     super::adapter::take(root, megatron(root), facts);
+    if megatron(root) && super::hosts::whole(root, "policy") {
+        facts.insert("offload", Value::Bool(true));
+    }
     if let Some(beside) = Beside::of(algorithm) {
         beside.take(root, facts);
     }

@@ -156,6 +156,54 @@ fn stages_of_uneven_size_and_keys_of_the_model_are_arguments() {
     assert!(lost.iter().any(|l| l.what.contains("first and the last stage")), "{lost:?}");
 }
 
+/// Megatron's optimizer on hosts, of which the shipped settings of NeMo RL have the share of 0.
+#[test]
+fn an_optimizer_on_hosts_is_part_of_a_plan() {
+    let on = |offload: &str| {
+        let own = OWN.replace(
+            "  dtensor_cfg: {tensor_parallel_size: 2}\n",
+            &format!("  dtensor_cfg: {{enabled: false}}\n  megatron_cfg: {{enabled: true, optimizer: {{lr: 3.0e-7, {offload}}}}}\n"),
+        );
+        let mut files = files();
+        files.insert("examples/configs/own.yaml".into(), own);
+        let text = imported(&files);
+        (files, text)
+    };
+    let away = " * plans.offloaded()";
+    let key = |name: &str| format!("policy.megatron_cfg.optimizer.optimizer_{name}");
+    let (files, text) = on("optimizer_cpu_offload: true, optimizer_offload_fraction: 1.0");
+    assert!(text.contains(&format!("by plans.megatron(){away}\n")), "{text}");
+    assert!(!text.contains("offload_fraction"), "{text}");
+    let at = |text: &str, name: &str| resolved(&files, &exported(&files, text).yaml, &key(name));
+    assert_eq!(at(&text, "cpu_offload"), "Bool(true)");
+    assert_eq!(at(&text, "offload_fraction"), "Float(1.0)");
+    assert_eq!(exported(&files, &text).lost, []);
+    // The line is gone: so is the offload, if the settings say it.
+    let block = text.replace(away, "").replace(
+        "  settings nemo_rl over \"examples/configs/grpo_small.yaml\" {\n",
+        "  settings nemo_rl over \"examples/configs/grpo_small.yaml\" {\n    policy.megatron_cfg.optimizer = {optimizer_cpu_offload: true, optimizer_offload_fraction: 1.0}\n",
+    );
+    assert_eq!(at(&block, "cpu_offload"), "Bool(false)");
+
+    // A part is no line and stays as it is; a line makes it the whole.
+    let (files, text) = on("optimizer_cpu_offload: true, optimizer_offload_fraction: 0.5");
+    assert!(text.contains("by plans.megatron()\n") && text.contains("0.5"), "{text}");
+    let at = |text: &str, name: &str| resolved(&files, &exported(&files, text).yaml, &key(name));
+    assert_eq!(at(&text, "cpu_offload"), "Bool(true)");
+    assert_eq!(at(&text, "offload_fraction"), "Float(0.5)");
+    let whole = text.replace("plans.megatron()", &format!("plans.megatron(){away}"));
+    assert_eq!(at(&whole, "offload_fraction"), "Float(1.0)");
+
+    let lost = |plan: &str| {
+        let out = exported(&files, &text.replace("plans.megatron()", plan));
+        out.lost.into_iter().map(|l| l.what).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(lost("plans.offloaded(optimizer) * plans.megatron()"), "");
+    assert!(lost("plans.megatron() * plans.offloaded(activations)").contains("activations"));
+    assert!(lost("plans.fsdp() * plans.offloaded()").contains("on DTensor"));
+    assert!(lost("plans.megatron(chunks: 2)").contains("virtual_pipeline"));
+}
+
 /// PPO on the shipped recipe, with a critic of its own.
 fn with_critic(critic: &str) -> (super::Files, String) {
     let own = OWN.replace("grpo: {num_prompts_per_step: 64, max_num_steps: 500}", "grpo: null\nppo:\n  num_prompts_per_step: 64\n  num_generations_per_prompt: 2\n  max_num_steps: 500\n  ppo_epochs: 1\n  adv_estimator: {name: gae, gae_lambda: 0.95, gae_gamma: 1.0}\nvalue_loss_fn: {scale: 0.5, cliprange: 0.2}")
@@ -193,6 +241,17 @@ fn a_critic_with_a_layout_of_its_own_has_a_mesh_and_comes_back() {
     assert_eq!(at("megatron_cfg.enabled"), "Bool(true)");
     assert_eq!(at("megatron_cfg.pipeline_model_parallel_size"), "Int(2)");
     assert_eq!(at("dtensor_cfg.enabled"), "Bool(false)");
+    let away = megatron.replace(
+        "on_critic by plans.megatron()",
+        "on_critic by plans.megatron() * plans.offloaded()",
+    );
+    let out = exported(&files, &away);
+    let at = |section: &str| {
+        let key = format!("{section}.megatron_cfg.optimizer.optimizer_cpu_offload");
+        out.yaml.contains("optimizer_cpu_offload").then(|| resolved(&files, &out.yaml, &key))
+    };
+    assert_eq!(at("value").as_deref(), Some("Bool(true)"));
+    assert_eq!(out.yaml.matches("optimizer_cpu_offload").count(), 1, "{}", out.yaml);
 }
 
 #[test]

@@ -9,6 +9,7 @@ struct Layout {
     plan: &'static str,
     sp: &'static str,
     recompute: &'static str,
+    offload: Option<&'static str>,
     /// Facts of axes, by the name of the axis.
     axes: [(&'static str, &'static str); 5],
 }
@@ -18,11 +19,13 @@ impl Layout {
         plan: "plan",
         sp: "sp",
         recompute: "recompute",
+        offload: Some("offload"),
         axes: [("pp", "pp"), ("cp", "cp"), ("tp", "tp"), ("ep", "ep"), ("etp", "etp")],
     };
 
     fn of(beside: &Beside) -> Layout {
-        Layout { plan: beside.plan, sp: beside.sp, recompute: beside.recompute, axes: beside.axes }
+        let &Beside { plan, sp, recompute, offload, axes, .. } = beside;
+        Layout { plan, sp, recompute, offload, axes }
     }
 }
 
@@ -130,7 +133,9 @@ impl Writer<'_> {
         if of.plan == "plan" {
             args.extend(self.args(&[("split", "split")]));
         }
-        format!("plans.megatron({})", args.join(", "))
+        let away = of.offload.is_some_and(|fact| on(self.facts, fact));
+        let more = if away { " * plans.offloaded()" } else { "" };
+        format!("plans.megatron({}){more}", args.join(", "))
     }
 
     /// The layout of DTensor.
