@@ -237,3 +237,28 @@ fn the_optimizer_goes_to_hosts_where_nothing_else_fits() {
     let away = LARGE.replace("plans.recomputed()", "plans.recomputed() * plans.offloaded()");
     assert!(searched(&away, &pins).ranked.iter().all(|l| l.layout.offload));
 }
+
+/// What is found is what the edited recipe says, also of pairs; without experts apart nothing pairs.
+#[test]
+fn a_plan_that_pairs_stays_so_where_experts_are_split() {
+    let pins = ["tp", "sp", "cp", "pp", "chunks", "etp", "recompute", "microbatch", "rtp", "plan"];
+    let pins = SearchOptions { pins: pins.map(String::from).to_vec(), ..Default::default() };
+    let text = QWEN30.replace("sp: true)", "sp: true, paired: true)");
+    let found = searched(&text, &pins);
+    same(&text, &found, 2);
+    let pairs = |ep: bool| {
+        let of = found.seen.iter().filter(|s| (s.layout.ep > 1) == ep);
+        of.map(|s| s.layout.plan("", None).contains("paired: true")).collect::<Vec<_>>()
+    };
+    assert!(!pairs(true).is_empty() && pairs(true).into_iter().all(|is| is));
+    assert!(pairs(false).into_iter().all(|is| !is));
+    for (text, offers) in [(QWEN30, true), (text.as_str(), false), (LLAMA8, false)] {
+        let files = files(text);
+        let (input, _) =
+            Input::open(&files, &Request { path: "r.nrl".into(), ..Request::default() });
+        let input = input.expect("a recipe");
+        let planned = input.plan().0.expect("a plan");
+        let tried = nrl_planner::report::variants(&input, &planned);
+        assert_eq!(tried.iter().any(|v| v.name == "paired: true"), offers, "{tried:?}");
+    }
+}

@@ -209,6 +209,13 @@ fn plans(c: &Compiled, text: &dyn Fn(&str) -> Option<String>, out: &mut Vec<Vari
             if !on && c.program.meshes[mesh].1.size("tp") > 1 {
                 put("sp", "true", "tokens outside of products are split over tp");
             }
+            let m = &c.program.models[*model];
+            let apart = m.dims.find("expert").is_some() && c.program.meshes[mesh].1.size("ep") > 1;
+            // NeMo RL has no key for it.
+            let elsewhere = c.framework.stack.is_some();
+            if apart && !elsewhere && written("paired").as_deref() != Some("true") {
+                put("paired", "true", "micro-batches compute while others wait for experts");
+            }
             let now = written("recompute").unwrap_or_else(|| "none".into());
             for other in ["none", "selective", "full"].into_iter().filter(|o| *o != now) {
                 put("recompute", other, "");
