@@ -32,6 +32,18 @@ pub use loader::Loader;
 use nrl_base::{Diagnostic, Files, SourceMap};
 use nrl_rules::settings::Settings;
 
+/// How many teachers of on-policy distillation have nodes of their own.
+pub fn teachers(settings: &Settings) -> i64 {
+    native::teachers(&settings.root)
+}
+
+/// The setting that names the teacher which judges, where on-policy distillation says what is learnt.
+pub fn judge(settings: &Settings) -> Option<String> {
+    let opd = settings.text("grpo.adv_estimator.name").is_some_and(|name| name.value == "opd");
+    let (path, _) = native::judge(&settings.root).filter(|_| opd)?;
+    Some(path)
+}
+
 /// The settings of one recipe, and what was found on the way.
 pub fn load(
     files: &dyn Files,

@@ -9,6 +9,8 @@ use nrl_nemo::{ExportOptions, Exported, Loader, export, import};
 mod lists;
 #[path = "export/losses.rs"]
 mod losses;
+#[path = "export/teachers.rs"]
+mod teachers;
 
 /// A small recipe of the shape that NeMo RL ships.
 const SHIPPED: &str = r#"

@@ -208,7 +208,7 @@ impl<'f> Input<'f> {
         self.text = text;
         if let (Some(settings), _) = loader.load(sources, &request.path, &overrides) {
             let refused = nemo::refused(&settings, &self.file, self.files);
-            let refused = refused.or_else(|| nemo::unsaid_loss(&settings, &self.text, &self.file));
+            let refused = refused.or_else(|| nemo::unsaid(&settings, &self.text, &self.file));
             if let Some(why) = refused {
                 found.push(why);
                 return (false, found);

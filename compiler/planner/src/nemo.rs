@@ -3,7 +3,7 @@
 //! In: settings, of YAML or of the block that an import leaves in a recipe. Out: the habits of the framework: what is stored in
 //! how many bytes and where, what is padded, which software it is. Settings that do nothing to the plan are named.
 
-use nrl_base::{Diagnostic, Files};
+use nrl_base::{Diagnostic, Files, Span};
 use nrl_driver::Framework;
 use nrl_rules::Settings;
 use nrl_rules::settings::Value;
@@ -16,6 +16,9 @@ const NOTHING: &[(&str, &str)] = &[
     ("policy.megatron_cfg.moe_enable_deepep", "tokens go to experts by a plain all-to-all"),
     ("policy.megatron_cfg.moe_shared_expert_overlap", "shared experts run after the others"),
 ];
+
+/// How an import writes the mesh of teachers with nodes of their own.
+const JUDGES: &str = "= judges axes";
 
 /// Settings under one prefix, as those of a model have.
 struct At<'s> {
@@ -57,6 +60,7 @@ pub(crate) fn framework(settings: &Settings, text: &str, before_0_4: bool) -> Fr
     sampled(&policy, &mut f);
     batched(&policy, &mut f);
     reference(settings, &mut f);
+    judged(settings, text, &mut f);
     validated(settings, &mut f);
     let steps = ["grpo", "ppo", "distillation"].map(|s| format!("{s}.max_num_steps"));
     let most = steps.iter().find_map(|p| Some((p, settings.int(p)?.value)));
@@ -178,6 +182,22 @@ fn reference(settings: &Settings, f: &mut Framework) {
     f.on_policy = settings.on("loss_fn.force_on_policy_ratio");
 }
 
+/// Teachers with nodes of their own.
+fn judged(settings: &Settings, text: &str, f: &mut Framework) {
+    let teachers = nrl_nemo::teachers(settings);
+    let section = "on_policy_distillation";
+    if teachers > 0 && !text.contains(JUDGES) {
+        f.notes.push(format!(
+            "`{section}.non_colocated_teachers`: NODES OF TEACHERS ARE NOT COUNTED: no line gives them a pool `judges`"
+        ));
+    } else if teachers > 1 {
+        f.notes.push(format!(
+            "`{section}`: {teachers} teachers share `judges`; one model stands for all, and each takes an equal share \
+             of the samples"
+        ));
+    }
+}
+
 /// Rows of a validation by the loss.
 fn validated(settings: &Settings, f: &mut Framework) {
     let of = |key: &str| {
@@ -205,25 +225,59 @@ pub(crate) fn refused(settings: &Settings, file: &str, files: &dyn Files) -> Opt
         let help = "a plan is of a student and a teacher with one vocabulary";
         return Some(Diagnostic::error("not-supported", what).help(help));
     }
-    ["policy", "teacher", "value"].into_iter().filter(|s| has(s)).find_map(|section| {
-        let path = format!("{section}.model_name");
-        let node = settings.get(&path)?;
-        let what = match &node.value {
-            Value::Null => format!("`{path}` is left open"),
-            Value::Text(t) if t.contains("???") => format!("`{path}` is left open"),
-            Value::Text(t) if t.starts_with("/path/to") => {
-                files.read(&format!("{t}/config.json")).is_err().then_some(())?;
-                format!("`{path}` stands for a model of yours: `{t}`")
-            }
-            _ => return None,
-        };
-        let d = Diagnostic::error("model-not-found", what).label(node.origin.value, "no model");
-        Some(d.help(format!("name one, such as `nrlc plan {file} {path}=Qwen/Qwen3-8B`")))
-    })
+    let sections = ["policy", "teacher", "value"].into_iter().filter(|s| has(s));
+    let paths = sections.map(|s| format!("{s}.model_name")).chain(nrl_nemo::judge(settings));
+    let open: Vec<(String, Span, String)> = paths
+        .filter_map(|path| {
+            let node = settings.get(&path)?;
+            let what = left_open(&path, &node.value, files)?;
+            Some((path, node.origin.value, what))
+        })
+        .collect();
+    let (_, _, what) = open.first()?;
+    let named = open.iter().map(|(path, ..)| format!(" {path}=Qwen/Qwen3-8B"));
+    let help = format!("name one, such as `nrlc plan {file}{}`", named.collect::<String>());
+    let d = Diagnostic::error("model-not-found", what.clone()).help(help);
+    Some(open.iter().fold(d, |d, (_, at, _)| d.label(*at, "no model")))
 }
 
-/// A loss that lines do not say, where an import has to leave it to the settings.
-pub(crate) fn unsaid_loss(settings: &Settings, text: &str, file: &str) -> Option<Diagnostic> {
+/// Why a setting names no model, if it names none.
+fn left_open(path: &str, value: &Value, files: &dyn Files) -> Option<String> {
+    match value {
+        Value::Null => Some(format!("`{path}` is left open")),
+        Value::Text(t) if t.contains("???") => Some(format!("`{path}` is left open")),
+        Value::Text(t) if t.starts_with("/path/to") => {
+            let absent = files.read(&format!("{t}/config.json")).is_err();
+            absent.then(|| format!("`{path}` stands for a model of yours: `{t}`"))
+        }
+        _ => None,
+    }
+}
+
+/// What an import has to leave to the settings, and what no plan is true without.
+pub(crate) fn unsaid(settings: &Settings, text: &str, file: &str) -> Option<Diagnostic> {
+    unsaid_loss(settings, text, file).or_else(|| unsaid_nodes(settings, text, file))
+}
+
+/// Teachers whose nodes lines do not say.
+fn unsaid_nodes(settings: &Settings, text: &str, file: &str) -> Option<Diagnostic> {
+    let judged = nrl_nemo::teachers(settings) > 0 && text.contains("opd.advantages(");
+    if !judged || text.contains(JUDGES) {
+        return None;
+    }
+    let section = "on_policy_distillation.non_colocated_teachers";
+    let node = settings.get(&format!("{section}.teacher_overrides")).or(settings.get(section))?;
+    let what = format!("{file} gives its teachers nodes that differ, of which no plan is made yet");
+    let help = format!(
+        "a plan is of teachers with the same whole nodes: `{section}.default_teacher_cfg` with the `gpus_per_node` of \
+         the cluster, no `teacher_overrides`, and nodes left for the policy"
+    );
+    let d = Diagnostic::error("not-supported", what).label(node.origin.key, "these nodes");
+    Some(d.help(help))
+}
+
+/// A loss that lines do not say.
+fn unsaid_loss(settings: &Settings, text: &str, file: &str) -> Option<Diagnostic> {
     text.contains(nrl_nemo::UNSAID_LOSS).then_some(())?;
     let at = |key: &str| settings.get(&format!("loss_fn.{key}"));
     let kind = at("truncated_importance_sampling_type");

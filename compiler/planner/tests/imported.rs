@@ -96,6 +96,7 @@ fn our_own_recipes_and_their_imports_have_one_plan() {
         "gym",
         "megatron",
         "moe",
+        "opd",
         "ppo",
         "ppom",
         "rows",
@@ -104,7 +105,7 @@ fn our_own_recipes_and_their_imports_have_one_plan() {
         assert_eq!(compare(&below, &format!("{name}.yaml")), Ok(()), "{name} has no plan");
         planned.push(name);
     }
-    assert_eq!(planned.len(), 12);
+    assert_eq!(planned.len(), 13);
 }
 
 #[test]
@@ -156,6 +157,9 @@ fn what_no_plan_is_made_of_says_why() {
     assert_eq!(open, "`policy.model_name` is left open");
     let stands = told("distillation.yaml", &["teacher.model_name=/path/to/teacher"]);
     assert_eq!(stands, "`teacher.model_name` stands for a model of yours: `/path/to/teacher`");
+    let alias = "on_policy_distillation.teacher_model_by_agent_name.math";
+    let stands = told("opd.yaml", &[&format!("{alias}=/path/to/teacher")]);
+    assert_eq!(stands, format!("`{alias}` stands for a model of yours: `/path/to/teacher`"));
 }
 
 /// A model that a recipe leaves open is named in NeMo RL's way or in that of the language.
@@ -183,6 +187,38 @@ fn a_model_is_named_by_an_override_or_by_set() {
     assert_eq!(told(&[], &[named, lr]), Ok(by_override));
     let nothing = told(&[], &["policy.nothing=1".to_string()]);
     assert!(nothing.is_err(), "{nothing:?}");
+}
+
+/// Of four nodes one samples and one is the teacher's. Qwen3-4B has 4.022 G parameters (its `config.json`); in bf16 on
+/// two ranks each that is 4.02 GB.
+#[test]
+fn teachers_have_nodes_of_their_own() {
+    let ranks = |planned: &Planned| {
+        let sizes = planned.compiled.program.meshes.iter().skip(1);
+        sizes.map(|(_, m)| m.axes.iter().map(|a| a.size).product::<usize>()).collect::<Vec<_>>()
+    };
+    let shared = own("opd.yaml", &[]).expect("a plan");
+    assert_eq!(ranks(&shared), [16, 8, 8]);
+    let f = shared.forecast.as_ref().expect("a forecast");
+    let score = f.memory.iter().find(|m| m.stage == "score by teacher").expect("a stage");
+    let weights = score.terms.iter().find(|t| t.name == "weights").expect("a term").bytes;
+    assert!((weights / 4.022e9 - 1.0).abs() < 0.01, "{weights}");
+
+    // Another checkpoint is another teacher, with as many nodes.
+    let more = ["on_policy_distillation.teacher_model_by_agent_name.code=Qwen/Qwen3-8B"];
+    let two = own("opd.yaml", &more).expect("a plan");
+    assert_eq!(ranks(&two), [8, 16, 8]);
+    let said = |planned: &Planned, what: &str| {
+        let notes = &planned.compiled.framework.notes;
+        notes.iter().any(|n| n.contains(what))
+    };
+    assert!(said(&two, "2 teachers share `judges`") && !said(&shared, "teachers share"));
+
+    // Nodes that are given to one teacher alone have no line.
+    let key = "on_policy_distillation.non_colocated_teachers.teacher_overrides";
+    let one = own("opd.yaml", &[&format!("+{key}={{math: {{num_nodes: 2}}}}")]);
+    let told = "opd.yaml gives its teachers nodes that differ, of which no plan is made yet";
+    assert_eq!(one.map(|_| ()), Err(vec![told.to_string()]));
 }
 
 /// Weights between two bounds, fewer tokens than the vocabulary, and an environment that evaluation alone asks.

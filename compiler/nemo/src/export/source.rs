@@ -79,6 +79,7 @@ pub(super) struct Reader<'a> {
     consts: HashMap<&'a str, &'a Expr>,
     roles: Roles<'a>,
     pools: Vec<&'a ast::Pool>,
+    meshes: Vec<&'a ast::Mesh>,
     nodes: Option<i64>,
     /// Rewards that environments of NeMo RL give, by the name of the function.
     environments: HashMap<&'a str, &'a str>,
@@ -121,6 +122,7 @@ impl<'a> Reader<'a> {
             consts,
             roles: Roles::default(),
             pools: vec![],
+            meshes: vec![],
             nodes: None,
             environments,
             together: vec![],
@@ -179,6 +181,7 @@ impl<'a> Reader<'a> {
                     }
                 }
                 StmtKind::Pool(pool) => self.pools.push(pool),
+                StmtKind::Mesh(mesh) => self.meshes.push(mesh),
                 StmtKind::Place(place) => {
                     let models: Vec<_> = place.models.iter().filter_map(name_of).collect();
                     let beside = Beside::ALL.iter().find(|b| models.contains(&b.model));
@@ -215,10 +218,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A model beside the policy has settings of its own in some algorithms alone.
+    /// A model beside the policy has settings of its own in some algorithms alone, and a pool of its own in one.
     fn placed_apart(&mut self) {
+        let opd = crate::native::text(&self.facts, "estimator") == Some("opd");
+        if !opd
+            && self.facts.shift_remove("judges").is_some()
+            && let Some((_, beside, span)) = self.roles.beside
+        {
+            self.lose(span, format!("nodes of its own for `{}` have no form here", beside.model));
+        }
         if let Some((_, beside, span)) = self.roles.beside
-            && self.found.and_then(Beside::of).is_none_or(|own| own.model != beside.model)
+            && self.found.is_none_or(|found| {
+                Beside::placed(found, &self.facts).is_none_or(|own| own.model != beside.model)
+            })
         {
             self.lose(span, format!("a place of its own for `{}` has no form here", beside.model));
         }
@@ -329,7 +341,8 @@ impl<'a> Reader<'a> {
         let name = Some(mesh.name.text.as_str());
         let rolls = self.roles.roll == name && self.roles.train != name;
         if let Some((_, beside, _)) = self.roles.beside.filter(|(on, ..)| Some(*on) == name) {
-            return self.axes(mesh, &beside.axes);
+            self.axes(mesh, &beside.axes);
+            return self.apart(mesh);
         }
         if !rolls && self.roles.train.is_some() && self.roles.train != name {
             return self.lose(mesh.name.span, "a third mesh has no form");
@@ -363,23 +376,46 @@ impl<'a> Reader<'a> {
 
     /// The part of the cluster that generates, if it is one of its own.
     fn pool(&mut self, mesh: &'a ast::Mesh) {
+        match self.part(mesh).filter(|_| !self.trains_on(mesh)) {
+            Some((size, nodes)) => {
+                self.say(if nodes { "pool_nodes" } else { "pool_gpus" }, size.map(Value::Int));
+            }
+            None => self.mark("colocated"),
+        }
+    }
+
+    /// The part of the cluster that a teacher has for itself.
+    fn apart(&mut self, mesh: &'a ast::Mesh) {
+        match self.part(mesh).filter(|_| !self.trains_on(mesh)) {
+            Some((size, true)) => self.say("judges", size.map(Value::Int)),
+            Some(_) => self.lose(mesh.name.span, "a teacher has whole nodes for itself"),
+            None => {}
+        }
+    }
+
+    /// Whether the mesh is on what trains.
+    fn trains_on(&self, mesh: &ast::Mesh) -> bool {
+        let train = self.meshes.iter().find(|m| Some(m.name.text.as_str()) == self.roles.train);
+        train.is_some_and(|train| name_of(&train.cluster) == name_of(&mesh.cluster))
+    }
+
+    /// The size of the part that a mesh is on, and whether it is nodes.
+    fn part(&self, mesh: &'a ast::Mesh) -> Option<(Option<i64>, bool)> {
         let cluster = name_of(&mesh.cluster);
         let of = |pool: &&&ast::Pool| pool.names.iter().any(|n| Some(n.text.as_str()) == cluster);
-        let Some(pool) = self.pools.iter().find(of).copied() else {
-            return self.mark("colocated");
-        };
-        let at = pool.names.iter().position(|n| Some(n.text.as_str()) == cluster).unwrap_or(0);
-        let Some(part) = pool.parts.get(at) else { return };
+        let pool = self.pools.iter().find(of).copied()?;
+        let at = pool.names.iter().position(|n| Some(n.text.as_str()) == cluster)?;
+        let part = pool.parts.get(at)?;
         let others = pool.parts.iter().filter(|p| !matches!(p.kind, ExprKind::Rest));
         let taken: i64 = others.filter_map(|p| self.whole(p)).sum();
-        let unit = pool.parts.iter().find_map(unit_of).unwrap_or("nodes");
+        let unit = unit_of(part).or(pool.parts.iter().find_map(unit_of)).unwrap_or("nodes");
+        let nodes = unit.starts_with("node");
         let size = match self.whole(part) {
             Some(size) => Some(size),
-            None if unit.starts_with("node") => self.nodes.map(|nodes| nodes - taken),
+            None if nodes => self.nodes.map(|nodes| nodes - taken),
             None => None,
         };
-        let fact = if unit.starts_with("node") { "pool_nodes" } else { "pool_gpus" };
-        self.say(fact, size.map(Value::Int));
+        Some((size, nodes))
     }
 
     fn place(&mut self, place: &'a ast::Place) {

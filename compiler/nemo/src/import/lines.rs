@@ -113,13 +113,18 @@ impl Writer<'_> {
 
     fn load(&self, name: &str) -> String {
         let mut args = vec![text(self.facts, name).map_or("\"\"".into(), quoted)];
+        let (dtype, context) = match name {
+            "teacher" => ("teacher_dtype", "teacher_context"),
+            "critic" => ("critic_dtype", "critic_context"),
+            _ => ("dtype", "context"),
+        };
+        if let Some(word) = text(self.facts, dtype).and_then(dtype_word) {
+            args.push(format!("dtype: {word}"));
+        }
+        if let Some(context) = self.value(context) {
+            args.push(format!("context: {context} tokens"));
+        }
         if name == "model" {
-            if let Some(word) = text(self.facts, "dtype").and_then(dtype_word) {
-                args.push(format!("dtype: {word}"));
-            }
-            if let Some(context) = self.value("context") {
-                args.push(format!("context: {context} tokens"));
-            }
             args.extend(self.args(&[("config", "config")]));
         }
         if name == "critic" {

@@ -68,6 +68,12 @@ impl Beside {
     /// All of them.
     pub const ALL: [&'static Beside; 2] = [&TEACHER, &CRITIC];
 
+    /// The one that facts give a place of its own.
+    pub fn placed(algorithm: Algorithm, facts: &Facts) -> Option<&'static Beside> {
+        let judges = facts.contains_key("judges").then_some(&TEACHER);
+        judges.or_else(|| Beside::of(algorithm))
+    }
+
     /// The one of an algorithm.
     pub fn of(algorithm: Algorithm) -> Option<&'static Beside> {
         match algorithm {

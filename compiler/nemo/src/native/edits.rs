@@ -291,6 +291,7 @@ fn generation(
         if let (Some(teacher), Some((path, _))) = (facts.get("teacher"), judge(below)) {
             put("teacher", &path, teacher.clone());
         }
+        super::judges::edits(facts, below, put);
     }
 }
 
@@ -332,7 +333,7 @@ fn overlong(facts: &Facts, below: &Node, put: &mut impl FnMut(&'static str, &str
 }
 
 /// The teacher of on-policy distillation that judges where no other is named: its path and its model.
-pub(super) fn judge(root: &Node) -> Option<(String, &str)> {
+pub(crate) fn judge(root: &Node) -> Option<(String, &str)> {
     let section = "on_policy_distillation";
     let models = root.get(&format!("{section}.teacher_model_by_agent_name"))?;
     let usual = match root.get(&format!("{section}.default_teacher_alias")).map(|n| &n.value) {

@@ -9,13 +9,15 @@ mod adapter;
 mod beside;
 mod edits;
 mod hosts;
+mod judges;
 mod schedule;
 mod table;
 mod take;
 
 pub(crate) use adapter::lost as lost_lists;
 pub(crate) use beside::Beside;
-pub(crate) use edits::{Edit, edits, megatron as trains_with_megatron, own_bound};
+pub(crate) use edits::{Edit, edits, judge, megatron as trains_with_megatron, own_bound};
+pub(crate) use judges::teachers;
 pub(crate) use table::{BETA1, BETA2, EPS};
 pub(crate) use take::{dtype_word, percent, take};
 

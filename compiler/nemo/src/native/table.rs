@@ -163,6 +163,8 @@ fn ppo(rows: &mut Vec<Row>) {
     clipped(rows);
     rows.extend([
         row("critic", "critic", "value.model_name"),
+        row("critic_dtype", "critic", "value.precision"),
+        row("critic_context", "critic", "value.max_total_sequence_length"),
         row("gamma", "gae", "ppo.adv_estimator.gae_gamma"),
         row("lambda", "gae", "ppo.adv_estimator.gae_lambda"),
         row("epochs", "update", "ppo.ppo_epochs"),
@@ -183,6 +185,8 @@ fn dpo(rows: &mut Vec<Row>) {
 fn distillation(rows: &mut Vec<Row>) {
     rows.extend([
         row("teacher", "teacher", "teacher.model_name"),
+        row("teacher_dtype", "teacher", "teacher.precision"),
+        row("teacher_context", "teacher", "teacher.max_total_sequence_length"),
         row("topk", "loss", "distillation.topk_logits_k"),
         row("kl_direction", "loss", "loss_fn.kl_type"),
         row("mix", "loss", "loss_fn.mixed_kl_weight"),

@@ -39,14 +39,17 @@ fn fits(fact: &str, value: &Value) -> bool {
     match fact {
         "steps" | "seed" | "nodes" | "gpus" | "context" | "eval_period" | "save_period"
         | "keep" | "batch" | "prompts" | "group" | "eval_limit" | "tp" | "cp" | "pp" | "ep"
-        | "etp" | "rtp" | "rpp" | "rep" | "epochs" | "topk" => {
+        | "etp" | "rtp" | "rpp" | "rep" | "epochs" | "topk" | "teacher_context"
+        | "critic_context" => {
             matches!(value, Value::Int(n) if *n > 0)
         }
         "save" | "over_tokens" | "sp" | "recompute" | "on_policy_kl" | "sequence_ratio"
         | "cispo" | "no_ratio" | "leave_one_out" | "scaled" | "minus_baseline" => {
             matches!(value, Value::Bool(_))
         }
-        "dtype" => matches!(value, Value::Text(t) if dtype_word(t).is_some()),
+        "dtype" | "teacher_dtype" | "critic_dtype" => {
+            matches!(value, Value::Text(t) if dtype_word(t).is_some())
+        }
         "model" | "critic" | "teacher" => matches!(value, Value::Text(t) if !t.contains("${")),
         "kl_kind" => matches!(value, Value::Text(t) if matches!(t.as_str(), "k1" | "k2" | "k3")),
         "kl_direction" => {
@@ -123,7 +126,8 @@ fn generation(root: &Node, facts: &mut Facts) {
             let resources = "policy.generation.colocated.resources";
             let nodes = number(&format!("{resources}.num_nodes"));
             let gpus = number(&format!("{resources}.gpus_per_node"));
-            let several = number("cluster.num_nodes").is_some_and(|n| n > 1);
+            let left = |n: i64| super::judges::left(root, n);
+            let several = number("cluster.num_nodes").is_some_and(|n| left(n) > 1);
             match (several, nodes, gpus) {
                 (true, Some(n), Some(g)) if Some(g) == number("cluster.gpus_per_node") => {
                     facts.insert("pool_nodes", Value::Int(n));
@@ -218,6 +222,7 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         && let Some((_, teacher)) = super::edits::judge(root)
     {
         facts.insert("teacher", Value::Text(teacher.into()));
+        super::judges::take(root, facts);
     }
     if algorithm == Algorithm::Grpo && get("grpo.async_grpo.enabled") == Some(&Value::Bool(true)) {
         if let Some(Value::Int(age)) = get("grpo.async_grpo.max_trajectory_age_steps") {

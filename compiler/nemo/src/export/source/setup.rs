@@ -44,21 +44,25 @@ impl<'a> Reader<'a> {
 
     fn model(&mut self, name: &str, call: &Call<'a>) {
         let path = call.args.first().and_then(|arg| text_of(&arg.value)).map(Value::Text);
-        if call.named("head").is_some() {
-            return self.say("critic", path);
-        }
         let policy = self.roles.policy == Some(name) || self.roles.adapted == Some(name);
-        if self.roles.policy.is_some() && !policy {
-            return self.say("teacher", path);
-        }
-        self.say("model", path);
+        let [model, dtype_of, context_of] = match call.named("head").is_some() {
+            true => ["critic", "critic_dtype", "critic_context"],
+            false if self.roles.policy.is_some() && !policy => {
+                ["teacher", "teacher_dtype", "teacher_context"]
+            }
+            false => ["model", "dtype", "context"],
+        };
+        self.say(model, path);
         let dtype = call.named("dtype").and_then(name_of).and_then(|word| {
             let known = [("bf16", "bfloat16"), ("f32", "float32"), ("f16", "float16")];
             known.into_iter().find(|(ours, _)| *ours == word)
         });
-        self.say("dtype", dtype.map(|(_, theirs)| Value::Text(theirs.into())));
+        self.say(dtype_of, dtype.map(|(_, theirs)| Value::Text(theirs.into())));
         let context = call.named("context").and_then(|e| self.number(e));
-        self.say("context", context);
+        self.say(context_of, context);
+        if model != "model" {
+            return;
+        }
         let config = call.named("config").map(plain);
         self.say("config", config.filter(|config| matches!(config, Value::Map(_))));
     }

@@ -44,18 +44,24 @@ impl Writer<'_> {
             (None, Some(gpus)) => Some(count(&gpus, "rank")),
             (None, None) => None,
         };
-        let (trainers, rollers) = match &pool {
-            Some(part) => {
-                self.line(format!("pool trainers, rollers = gpus split (rest, {part})"));
-                ("trainers", "rollers")
-            }
-            None => ("gpus", "gpus"),
-        };
+        let judges = self.value("judges").filter(|_| self.has("teacher"));
+        let judges = judges.map(|nodes| count(&nodes, "node"));
+        let parts = [("rollers", &pool), ("judges", &judges)];
+        let parts = parts.into_iter().filter_map(|(name, part)| Some((name, part.as_ref()?)));
+        let (names, sizes): (Vec<_>, Vec<_>) = parts.unzip();
+        let trainers = if names.is_empty() { "gpus" } else { "trainers" };
+        let rollers = if pool.is_some() { "rollers" } else { trainers };
+        if !names.is_empty() {
+            let sizes: Vec<&str> = sizes.into_iter().map(String::as_str).collect();
+            let (names, sizes) = (names.join(", "), sizes.join(", "));
+            self.line(format!("pool trainers, {names} = gpus split (rest, {sizes})"));
+        }
         if self.has("mesh") {
             self.line(format!("mesh train = {trainers} axes ({})", self.axes(&Layout::POLICY)));
             if let Some(beside) = self.apart() {
                 let axes = self.axes(&Layout::of(beside));
-                self.line(format!("mesh {} = {trainers} axes ({axes})", beside.mesh));
+                let on = if judges.is_some() { "judges" } else { trainers };
+                self.line(format!("mesh {} = {on} axes ({axes})", beside.mesh));
             }
         }
         if self.has("roll") && self.steps() {
@@ -87,14 +93,18 @@ impl Writer<'_> {
 
     /// The model beside the policy whose layout is one of its own.
     fn apart(&self) -> Option<&'static Beside> {
-        let beside = Beside::of(self.algorithm)?;
+        let beside = Beside::placed(self.algorithm, self.facts)?;
         let placed = self.has("plan") && self.has("mesh") && self.has("model");
-        let own = self.has(beside.plan) && !beside.is_as_policy(self.facts);
+        let differs = self.has("judges") || !beside.is_as_policy(self.facts);
+        let own = self.has(beside.plan) && differs;
         (placed && own && self.has(beside.model)).then_some(beside)
     }
 
     /// Is a model beside the policy laid out as the policy is?
     fn joins(&self, model: &str) -> bool {
+        if self.apart().is_some_and(|beside| beside.model == model) {
+            return false;
+        }
         match Beside::of(self.algorithm).filter(|b| b.model == model && self.has(b.own)) {
             Some(beside) => self.has(beside.plan) && beside.is_as_policy(self.facts),
             None => true,
