@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use nrl_driver::Assume;
 use nrl_planner::input::{Input, Request};
 use nrl_planner::report::{Made, Report, Stage};
 
@@ -10,6 +11,11 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// The report of a file, with settings of NeMo RL over it.
 fn report(path: &str, text: &str, overrides: &[&str]) -> Report {
+    report_by(None, path, text, overrides)
+}
+
+/// The same where a stack of software is named.
+fn report_by(stack: Option<&str>, path: &str, text: &str, overrides: &[&str]) -> Report {
     let base = include_str!("../../../examples/nemo_rl/grpo.yaml");
     let files = BTreeMap::from([
         (path.to_string(), text.to_string()),
@@ -18,6 +24,7 @@ fn report(path: &str, text: &str, overrides: &[&str]) -> Report {
     let request = Request {
         path: path.into(),
         overrides: overrides.iter().map(|o| o.to_string()).collect(),
+        assume: Assume { stack: stack.map(String::from), ..Assume::default() },
         ..Request::default()
     };
     let (input, found) = Input::open(&files, &request);
@@ -189,7 +196,8 @@ recipe small {
   assume lengths = always(8192 tokens)
 }
 "#;
-    let r = report("r.nrl", text, &[]);
+    // torchtitan compiles its modules only where it is told to (`training.compile`), and the issue does not.
+    let r = report_by(Some("transformers"), "r.nrl", text, &[]);
     assert_eq!(r.models[0].parameters, 8_030_261_248.0);
     let update = stage(&r, "update policy");
     let states: f64 = ["weights", "gradients", "optimizer"].iter().map(|t| term(update, t).0).sum();

@@ -12,6 +12,7 @@ pub mod generate;
 pub mod lengths;
 pub mod machine;
 mod memory;
+pub mod nearby;
 pub mod pipeline;
 pub mod rates;
 mod reader;

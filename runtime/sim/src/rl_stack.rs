@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::forecast::Source;
 use crate::lengths::Lengths;
 use crate::machine::Machine;
-use crate::rates::Rates;
+use crate::rates::{Compute, Rates};
 use crate::refit::{Paths, Placement};
 use crate::rollout::Engine;
 use crate::tables::{Found, family};
@@ -207,6 +207,9 @@ impl RlStack {
             source,
             spread: (self.p90 * more).clamp(0.05, 0.6),
             entry: format!("{} on {device} ({} rows of {})", self.stack, self.rows, self.from),
+            stack: self.stack.clone(),
+            compute: Compute::default(),
+            runs: [].into(),
         }
     }
 

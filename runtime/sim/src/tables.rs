@@ -4,14 +4,16 @@
 //! type, with how near that is.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
 use crate::effects::{self, Effects};
 use crate::forecast::Source;
+use crate::nearby::{Run, Setting, said};
 use crate::rates::{Compute, Rates};
-use crate::style::{Style, version};
+use crate::style::Style;
+use crate::train::Job;
 
 /// Rates of one stack on one kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,46 +30,6 @@ pub struct Entry {
     pub median: f64,
     pub p90: f64,
     pub rates: Rates,
-    /// Logarithms of what versions, number types and models take more, by [`Traits::keys`].
-    #[serde(default)]
-    pub factors: BTreeMap<String, f64>,
-}
-
-/// What the factors of an entry hang on.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traits {
-    pub device: String,
-    /// `26.04` of `megatron-bridge 26.04`.
-    pub version: String,
-    pub compute: Compute,
-    /// Layers of experts.
-    pub experts: bool,
-    /// Name of the model; empty if it is none that was measured.
-    pub model: String,
-}
-
-impl Traits {
-    /// Keys of the factors that apply, a factor each.
-    pub fn keys(&self) -> Vec<String> {
-        let kind = if self.experts { "experts" } else { "dense" };
-        let (device, version, model) = (&self.device, &self.version, &self.model);
-        let mut keys = vec![
-            format!("{:?}", self.compute).to_lowercase(),
-            format!("{kind} {version}"),
-            format!("{kind} on {device}"),
-        ];
-        if !model.is_empty() {
-            keys.push(model.clone());
-            keys.push(format!("{model} on {device}"));
-            keys.push(format!("{model} on {device} {version}"));
-        }
-        keys
-    }
-
-    /// The logarithm of the product of the factors that apply.
-    pub fn sum(&self, factors: &BTreeMap<String, f64>) -> f64 {
-        self.keys().iter().filter_map(|k| factors.get(k)).sum()
-    }
 }
 
 /// A version of the shipped tables, or a user's.
@@ -80,6 +42,9 @@ pub struct Tables {
     /// What generations, kinds, kernels and families change; with it any stack on any device has rates.
     #[serde(default)]
     pub effects: Effects,
+    /// Runs that were measured, by family of stacks: what they say of runs like them goes on top of rates.
+    #[serde(default)]
+    pub runs: BTreeMap<String, Vec<Run>>,
 }
 
 /// What was found for a device, a stack and a number type.
@@ -91,7 +56,36 @@ pub struct Found {
     pub spread: f64,
     /// The entry, in words.
     pub entry: String,
+    /// The stack and its number type; runs of its family that were measured.
+    pub stack: String,
+    pub compute: Compute,
+    pub runs: Arc<[Run]>,
 }
+
+impl Found {
+    /// The same for one job on a device, by the runs that were measured near it.
+    pub fn near(&self, job: &Job, device: &str) -> Found {
+        // What was measured are updates.
+        if self.runs.is_empty() || job.update.is_none() {
+            return self.clone();
+        }
+        let said = said(&self.runs, &Setting::of(job, device, &self.stack, self.compute));
+        let mut found = self.clone();
+        found.rates.factor *= said.log.exp();
+        // Of a normal law whose two ends are so correlated.
+        let apart = (1.0 - said.alike.powi(2)).max(0.0).sqrt();
+        found.spread = (self.spread * apart).max(AGAIN.min(self.spread));
+        if said.alike > ALIKE && found.source == Source::Interpolated {
+            found.source = Source::Calibrated;
+        }
+        found
+    }
+}
+
+/// Share by which nine of ten repetitions of a published run differ at most: twins in versions of Megatron-Bridge.
+const AGAIN: f64 = 0.05;
+/// A run this much alike was measured, as good as.
+const ALIKE: f64 = 0.9;
 
 /// Share by which nine of ten runs of stacks that were never fitted are off at most (`nrlc validate --leave-one-out`
 /// on the published rows).
@@ -117,43 +111,36 @@ impl Tables {
         self
     }
 
-    /// The rates for a stack whose model is not known.
+    /// The entry of the stack on the device. Without one: what the effects say of a stack like it, or, in
+    /// tables without effects, the nearest entry: the device matters most, then the family, then the number type.
     pub fn find(&self, device: &str, stack: &str, compute: Compute) -> Found {
-        self.find_for(stack, &Traits { device: device.into(), compute, ..Traits::default() })
+        let runs = self.runs.get(&family(stack).to_lowercase()).map_or(&[][..], |r| r);
+        let (rates, source, spread, entry) = self.rates(device, stack, compute);
+        Found { rates, source, spread, entry, stack: stack.into(), compute, runs: runs.into() }
     }
 
-    /// The entry of the stack on the device, with its factors. Without one: what the effects say of a stack like it, or, in
-    /// tables without effects, the nearest entry: the device matters most, then the family, then the number type.
-    pub fn find_for(&self, stack: &str, traits: &Traits) -> Found {
-        let style = Style::of(stack, &traits.device);
+    fn rates(&self, device: &str, stack: &str, compute: Compute) -> (Rates, Source, f64, String) {
+        let style = Style::of(stack, device);
         let name = style.name();
         let near = |e: &Entry| {
             let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
             let any = |x: &str| i32::from(x == "any");
-            16 * i32::from(same(&e.device, &traits.device))
+            16 * i32::from(same(&e.device, device))
                 + 8 * i32::from(same(family(&e.stack), family(stack)))
                 + 4 * any(&e.stack)
                 + 2 * any(&e.device)
-                + i32::from(e.compute == traits.compute)
+                + i32::from(e.compute == compute)
                 + 2 * i32::from(same(&Style::of(&e.stack, &e.device).name(), &name))
                 + i32::from(same(&e.stack, stack))
         };
         // Of equals the first counts.
         let best = self.entries.iter().rev().max_by_key(|e| near(e));
         let own = best.filter(|e| near(e) >= 24);
-        let version = version(stack).to_string();
-        let traits = Traits { version, ..traits.clone() };
         if own.is_none() && !self.effects.is_empty() {
-            return self.resembling(&style, &traits);
+            return self.resembling(&style);
         }
         let Some(e) = own.or(best.filter(|e| near(e) >= 6)) else {
-            let entry = "the data sheet".to_string();
-            return Found {
-                rates: Rates::default(),
-                source: Source::Roofline,
-                spread: 0.35,
-                entry,
-            };
+            return (Rates::default(), Source::Roofline, 0.35, "the data sheet".into());
         };
         let (source, more) = match near(e) {
             24.. => (Source::Calibrated, 1.0),
@@ -163,28 +150,24 @@ impl Tables {
         let spread = (e.p90 * more).clamp(0.05, 0.6);
         let entry = format!("{} on {} ({} rows of {})", e.stack, e.device, e.rows, e.from);
         let marks = Style::of(&e.stack, &e.device).marks;
-        let mut rates = match self.effects.is_empty() || marks == style.marks {
+        let rates = match self.effects.is_empty() || marks == style.marks {
             true => e.rates.clone(),
             // Measured with other kernels: the same family, its marks.
             false => effects::rates(&style, &self.effects),
         };
-        rates.factor *= traits.sum(&e.factors).exp();
-        Found { rates, source, spread, entry }
+        (rates, source, spread, entry)
     }
 
     /// Rates of a stack that was not measured on the device.
-    fn resembling(&self, style: &Style, traits: &Traits) -> Found {
-        let mut rates = effects::rates(style, &self.effects);
+    fn resembling(&self, style: &Style) -> (Rates, Source, f64, String) {
+        let rates = effects::rates(style, &self.effects);
         let other = self.entries.iter().find(|e| family(&e.stack) == style.family);
         let kind = format!("{} stacks on {} devices", style.kind.name(), style.generation);
         let (spread, entry) = match other {
-            Some(e) => {
-                rates.factor *= traits.sum(&e.factors).exp();
-                (1.5 * e.p90, format!("{} on other devices, as {kind}", style.family))
-            }
+            Some(e) => (1.5 * e.p90, format!("{} on other devices, as {kind}", style.family)),
             None => (UNSEEN, kind),
         };
-        Found { rates, source: Source::Interpolated, spread: spread.clamp(0.15, 0.6), entry }
+        (rates, Source::Interpolated, spread.clamp(0.15, 0.6), entry)
     }
 }
 
@@ -230,7 +213,6 @@ mod tests {
             median: 0.03,
             p90: 0.1,
             rates: Rates { product, ..Rates::default() },
-            factors: BTreeMap::new(),
         };
         let entries =
             vec![entry("H100", "a 1", 0.5), entry("H100", "a 2", 0.6), entry("B200", "a 2", 0.7)];

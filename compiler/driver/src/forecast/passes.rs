@@ -115,7 +115,8 @@ impl Passes {
             let rl = cast.rl.as_deref();
             let all = Counted { updates, budget, count, lengths: &taken.lengths, rl };
             let Some(t) = timed(c, &pass, &all, optimizer, works) else { continue };
-            let (rates, compute) = (&found.rates, assume.compute);
+            let near = found.near(&t.job, &t.machine.name);
+            let (rates, compute) = (&near.rates, assume.compute);
             let took = t.run(&Speed { machine: &t.machine, rates, compute });
             seconds += took.seconds * t.times * section.steps as f64;
         }
@@ -193,7 +194,8 @@ impl Cast<'_> {
     ) -> Option<Phase> {
         let timed = timed(self.c, pass, all, optimizer, &mut Works::default())?;
         let Timed { job, machine, times, .. } = &timed;
-        let speed = Speed { machine, rates: &self.found.rates, compute: self.assume.compute };
+        let found = self.found.near(job, &machine.name);
+        let speed = Speed { machine, rates: &found.rates, compute: self.assume.compute };
         let took = timed.run(&speed);
         traffic::add(traffic, &pass.name, job, &speed, *times);
         assumed.extend(timed.hosted.assumed().filter(|a| !assumed.contains(a)));
@@ -203,7 +205,7 @@ impl Cast<'_> {
             parts.push(Part { name: "to and from hosts".into(), seconds: crossing });
             parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         }
-        let seconds = Estimate::around(took.seconds * times, self.found.spread, self.found.source);
+        let seconds = Estimate::around(took.seconds * times, found.spread, found.source);
         let peak = machine.flops * job.mesh.ranks() as f64;
         Some(Phase {
             kind: pass.kind,

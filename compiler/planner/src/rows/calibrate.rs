@@ -1,21 +1,20 @@
 //! Calibration tables fitted to measured rows.
 //!
 //! In: a table, which of its rows to take. Out: effects that all rows tell together, an entry per family of stacks and device with the
-//! rates that they give it, and factors for what a family's versions, number types and models take more. Effects and
-//! factors are found in turn.
+//! rates that they give it, and the runs themselves with what rates leave unexplained of each (`nrl_sim::nearby`). What versions, number types
+//! and models of a family with several versions take more is kept out of its effects: effects and runs are found in turn.
 
 use std::collections::BTreeMap;
 
 use nrl_sim::effects::{self, Effects};
+use nrl_sim::nearby::{self, Run, Setting};
 use nrl_sim::rates::Compute;
 use nrl_sim::style::{family, version};
-use nrl_sim::tables::{Entry, Tables, Traits};
+use nrl_sim::tables::{Entry, Tables};
 
-use super::fit::{Goal, fit, goals};
+use super::fit::{Goal, fit, goals, once};
 use super::{Row, Table};
 use crate::least::solved;
-
-type Factors = BTreeMap<String, f64>;
 
 /// Tables fitted to the rows of `table` that `take` accepts.
 pub fn tables(table: &Table, name: &str, take: &dyn Fn(&Row) -> bool) -> Tables {
@@ -30,19 +29,17 @@ pub fn tables(table: &Table, name: &str, take: &dyn Fn(&Row) -> bool) -> Tables 
     let several = |v: &Vec<&str>| v.iter().any(|x| *x != v[0]);
     let apart: Vec<String> =
         versions.iter().filter(|(_, v)| several(v)).map(|(f, _)| f.clone()).collect();
-    let mut found: BTreeMap<String, Factors> = BTreeMap::new();
     for _ in 0..if apart.is_empty() { 0 } else { 2 } {
         for (g, seconds) in all.iter_mut().zip(&measured) {
             g.seconds = *seconds;
         }
+        let mut found: BTreeMap<&str, Vec<Run>> = BTreeMap::new();
         for stack in &apart {
-            let own: Vec<Goal<'_>> =
-                all.iter().filter(|g| family(&g.case.asked.stack) == stack).copied().collect();
-            found.insert(stack.clone(), factors(&own, &effects));
+            found.insert(stack, runs(&of_family(&all, stack), &effects));
         }
         for g in &mut all {
-            if let Some(f) = found.get(family(&g.case.asked.stack)) {
-                g.seconds /= traits(g).sum(f).exp();
+            if let Some(runs) = found.get(family(&g.case.asked.stack)) {
+                g.seconds /= nearby::said(runs, &g.case.setting()).what.exp();
             }
         }
         effects = fit(&all, &effects, 5);
@@ -51,21 +48,23 @@ pub fn tables(table: &Table, name: &str, take: &dyn Fn(&Row) -> bool) -> Tables 
         let style = g.case.style();
         (style.name(), style.device)
     });
-    let entries = entries.into_iter().map(|((stack, device), own)| {
-        let factors = found.get(family(&stack)).cloned().unwrap_or_default();
-        entry(device, stack, &own, &effects, factors)
-    });
-    Tables { version: name.to_string(), entries: entries.collect(), effects: effects.clone() }
+    let entries = entries.into_iter();
+    let entries = entries.map(|((stack, device), own)| entry(device, stack, &own, &effects));
+    let entries = entries.collect();
+    for (g, seconds) in all.iter_mut().zip(&measured) {
+        g.seconds = *seconds;
+    }
+    let families = versions.into_keys();
+    let runs = families.map(|f| (f.to_lowercase(), runs(&of_family(&all, &f), &effects))).collect();
+    Tables { version: name.to_string(), entries, effects, runs }
 }
 
-/// The entry of goals of one stack on one device, whose seconds are without their factors.
-fn entry(
-    device: String,
-    stack: String,
-    goals: &[Goal<'_>],
-    effects: &Effects,
-    factors: Factors,
-) -> Entry {
+fn of_family<'a>(goals: &[Goal<'a>], stack: &str) -> Vec<Goal<'a>> {
+    goals.iter().filter(|g| family(&g.case.asked.stack) == stack).copied().collect()
+}
+
+/// The entry of goals of one stack on one device.
+fn entry(device: String, stack: String, goals: &[Goal<'_>], effects: &Effects) -> Entry {
     let rates = effects::rates(&goals[0].case.style(), effects);
     let mut errors: Vec<f64> = goals.iter().map(|g| g.off(&rates).exp_m1().abs()).collect();
     errors.sort_by(f64::total_cmp);
@@ -84,7 +83,6 @@ fn entry(
         median,
         p90,
         rates,
-        factors,
     }
 }
 
@@ -99,47 +97,35 @@ fn grouped<'a, K: Ord>(
     out
 }
 
-fn traits(g: &Goal<'_>) -> Traits {
-    g.case.traits(g.row)
-}
+/// Deviation of a run that is repeated, as a logarithm, and from where on what is left of a run counts in proportion.
+const AGAIN: f64 = 0.03;
+const FAR: f64 = 0.05;
 
-/// How many rows a factor is held at zero with: those of one model on one device in one version are nearly rows of their own.
-fn hold(key: &str) -> f64 {
-    let narrow = key.rsplit_once(" on ").is_some_and(|(_, device)| device.contains(' '));
-    if narrow { 2.0 } else { 0.5 }
-}
-
-/// Logarithms of factors by key: the mean of what is left, drawn to zero where rows are few.
-fn factors(goals: &[Goal<'_>], effects: &Effects) -> BTreeMap<String, f64> {
-    let mut keys: BTreeMap<String, usize> = BTreeMap::new();
-    let of: Vec<Vec<String>> = goals.iter().map(|g| traits(g).keys()).collect();
-    for k in of.iter().flatten() {
-        let next = keys.len();
-        keys.entry(k.clone()).or_insert(next);
-    }
+/// Goals of one family as runs whose pulls together say what rates leave unexplained: kriging with what runs may differ by
+/// when they are repeated, which is more for those that are far from what the others say (an M-estimator by
+/// weights that are found again; Huber 1964).
+fn runs(goals: &[Goal<'_>], effects: &Effects) -> Vec<Run> {
+    let goals = once(goals);
+    let settings: Vec<Setting> = goals.iter().map(|g| g.case.setting()).collect();
     let left: Vec<f64> =
         goals.iter().map(|g| -g.off(&effects::rates(&g.case.style(), effects))).collect();
-    let mut weights = vec![1.0; goals.len()];
-    let mut x = vec![0.0; keys.len()];
-    for _ in 0..10 {
-        let n = keys.len();
-        let mut m = vec![vec![0.0; n + 1]; n];
-        for ((ks, y), w) in of.iter().zip(&left).zip(&weights) {
-            for a in ks {
-                for b in ks {
-                    m[keys[a]][keys[b]] += w;
-                }
-                m[keys[a]][n] += w * y;
-            }
+    let of = |a: &Setting, b: &Setting| a.shares(b) + a.lies_by(b);
+    let alike: Vec<Vec<f64>> =
+        settings.iter().map(|a| settings.iter().map(|b| of(a, b)).collect()).collect();
+    let mut may: Vec<f64> = goals.iter().map(|g| AGAIN * AGAIN / g.weight).collect();
+    let mut pulls = vec![];
+    for _ in 0..4 {
+        let mut m = alike.clone();
+        for (i, row) in m.iter_mut().enumerate() {
+            row[i] += may[i];
+            row.push(left[i]);
         }
-        for (key, i) in &keys {
-            m[*i][*i] += hold(key);
-        }
-        x = solved(m);
-        for (w, (ks, y)) in weights.iter_mut().zip(of.iter().zip(&left)) {
-            let off = (y - ks.iter().map(|k| x[keys[k]]).sum::<f64>()).abs();
-            *w = 1.0 / f64::max(1.0, off / 0.08);
+        pulls = solved(m);
+        for (i, may) in may.iter_mut().enumerate() {
+            let said: f64 = alike[i].iter().zip(&pulls).map(|(k, p)| k * p).sum();
+            let far = ((left[i] - said).abs() / FAR).max(1.0);
+            *may = AGAIN * AGAIN / goals[i].weight * far;
         }
     }
-    keys.into_iter().map(|(k, i)| (k, x[i])).collect()
+    settings.into_iter().zip(pulls).map(|(setting, pull)| Run { setting, pull }).collect()
 }

@@ -155,8 +155,8 @@ pub fn fit(goals: &[Goal<'_>], from: &Effects, rounds: usize) -> Effects {
     numbers.index.into_iter().map(|(key, number)| (key, at[number])).collect()
 }
 
-/// Goals to fit: those of one run as one, some of a source with many, which count less each.
-fn chosen<'a>(goals: &[Goal<'a>]) -> Vec<Goal<'a>> {
+/// Goals of one run as one.
+pub fn once<'a>(goals: &[Goal<'a>]) -> Vec<Goal<'a>> {
     let mut once: Vec<Goal<'a>> = vec![];
     for g in goals {
         match once.last_mut() {
@@ -168,6 +168,12 @@ fn chosen<'a>(goals: &[Goal<'a>]) -> Vec<Goal<'a>> {
             _ => once.push(*g),
         }
     }
+    once
+}
+
+/// Goals to fit: those of one run as one, some of a source with many, which count less each.
+fn chosen<'a>(goals: &[Goal<'a>]) -> Vec<Goal<'a>> {
+    let mut once = once(goals);
     let source = |g: &Goal<'_>| g.row.source.split(':').next().unwrap_or("").to_string();
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for g in &once {

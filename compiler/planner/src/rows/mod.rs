@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use nrl_base::SourceMap;
 use nrl_driver::{Compiled, Options, Timed};
+use nrl_sim::nearby::Setting;
 use nrl_sim::rates::{Rates, Speed};
-use nrl_sim::style::{Style, version};
-use nrl_sim::tables::Traits;
+use nrl_sim::style::Style;
 use nrl_sim::train::Took;
 
 pub use memory::{Bytes, says as bytes_of};
@@ -54,8 +54,7 @@ impl Table {
         for row in &rows {
             let said = row.wrong.clone().map_or(Ok(()), Err).and_then(|()| metric::known(row));
             cases.push(said.and_then(|()| recipe::recipe(row)).map(|asked| {
-                let (stack, paired) = (&asked.stack, asked.layout.paired);
-                let key = format!("{:?} {stack} {:?} {paired}", asked.files, asked.compute);
+                let key = format!("{:?} {} {:?}", asked.files, asked.stack, asked.compute);
                 let at = *index.entry(key).or_insert_with(|| {
                     wanted.push((asked, vec![]));
                     wanted.len() - 1
@@ -99,15 +98,10 @@ impl Case {
         Style::of(&self.asked.stack, &self.update.machine.name)
     }
 
-    /// What the factors of a calibration table hang on.
-    pub fn traits(&self, row: &Row) -> Traits {
-        Traits {
-            device: self.update.machine.name.clone(),
-            version: version(&self.asked.stack).to_string(),
-            compute: self.asked.compute,
-            experts: row.experts.is_some(),
-            model: row.model.to_lowercase(),
-        }
+    /// What runs like it are known by.
+    pub fn setting(&self) -> Setting {
+        let device = &self.update.machine.name;
+        Setting::of(&self.update.job, device, &self.asked.stack, self.asked.compute)
     }
 }
 
@@ -148,7 +142,6 @@ fn compile(asked: &Asked, rows: &[Row]) -> Result<Case, String> {
     }
     let mut update = nrl_driver::updates(&c).into_iter().next().ok_or("no machine")?;
     if asked.layout.paired {
-        update.job.paired = true;
         update.job.crossing = recipe::CROSSING;
     }
     Ok(Case { asked: asked.clone(), update, bytes })

@@ -242,7 +242,7 @@ fn layout(row: &Row, gpus: usize) -> Result<Layout, String> {
         // The column is the batch of a rank, cut into as many parts as there are stages.
         micro = (micro / (pp * vpp) as f64).max(1.0);
     }
-    let paired = row.framework.contains("DualPipe");
+    let paired = row.framework.contains("DualPipe") && ep > 1;
     Ok(Layout { tp, pp, vpp, cp, ep, etp, dp: all / fsdp, fsdp, gathers, sp, micro, paired })
 }
 
@@ -255,6 +255,9 @@ fn plan(row: &Row, l: &Layout) -> String {
     let mut megatron = format!("plans.megatron(sp: {}, recompute: {recompute}", l.sp);
     if l.vpp > 1 {
         let _ = write!(megatron, ", chunks: {}", l.vpp);
+    }
+    if l.paired {
+        megatron.push_str(", paired: true");
     }
     if let Some(split) = split(row.layers.unwrap_or(0), l.pp * l.vpp) {
         let _ = write!(megatron, ", split: {split:?}");

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use nrl_driver::Timed;
 use nrl_sim::forecast::Source;
 use nrl_sim::tables::Tables;
 use serde::Serialize;
@@ -179,7 +180,8 @@ fn line(table: &Table, row: &Row, case: &Result<usize, String>, tables: &Tables)
             return line;
         }
     };
-    let found = tables.find_for(&case.asked.stack, &case.traits(row));
+    let (asked, Timed { job, machine, .. }) = (&case.asked, &case.update);
+    let found = tables.find(&machine.name, &asked.stack, asked.compute).near(job, &machine.name);
     let took = case.time(&found.rates);
     match metric::says(row, case, &took, &found.rates) {
         Some(says) => {
