@@ -59,6 +59,33 @@ recipe r {{
     .replace("(dp: rest, tp: 1)", layout.split('|').nth(1).unwrap_or("(dp: rest, tp: 1)"))
 }
 
+/// With scores that are near 0 at first, -ln sigmoid(difference) is near ln 2; what tells the answers apart brings it down.
+#[test]
+fn reward_models_start_near_ln_2_and_learn() {
+    let text = dpo("ranks: 1")
+        .replace(&format!("models.llama({MODEL})"), &format!("models.llama({MODEL}, head: scalar)"))
+        .replace("  ref    = frozen(policy)\n", "")
+        .replace("policy, ref on m", "policy on m")
+        .replace("    base = dpo.margin(ref, b)\n", "")
+        .replace("    now = dpo.accuracy(dpo.margin(policy, b), base)\n", "")
+        .replace(
+            "dpo.preference(dpo.margin(policy, b), base, beta: 0.5)",
+            "-log_sigmoid(score(policy, b.chosen) - score(policy, b.rejected))",
+        )
+        .replace("run 2 epochs", "run 10 epochs")
+        .replace(", dpo, ", ", ");
+    let score = "\nfn score(m: Model, b: Samples) -> f32[pair] {\n  let all  = value(m, b)\n  let last = \
+                 next(ones(all), else: 0.0) == 0.0\n  sum(all * last, over: tokens)\n}\n";
+    let losses: Vec<f64> = metrics(&run(&(text + score)))
+        .iter()
+        .map(|m| m["loss"].as_f64().expect("a loss"))
+        .collect();
+    // Ten epochs of 32 rows by 16.
+    assert_eq!(losses.len(), 20);
+    assert!((losses[0] - 2.0_f64.ln()).abs() < 0.2, "{losses:?}");
+    assert!(losses[19] < 0.5 * losses[0], "{losses:?}");
+}
+
 #[test]
 fn preference_pairs_start_at_ln_2_and_learn_the_same_on_any_layout() {
     let single = run(&dpo("ranks: 1"));

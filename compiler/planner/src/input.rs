@@ -276,8 +276,7 @@ impl<'f> Input<'f> {
         };
         if is_yaml(&self.file) && compiled.as_ref().is_some_and(idle) {
             let said = format!("{} has no step that a plan could be made of", self.file);
-            let help =
-                "a plan needs a model that samples or learns: GRPO, PPO, DPO, SFT, distillation";
+            let help = "a plan needs a model that samples or learns: GRPO, PPO, DPO, SFT, distillation, a reward model";
             found.push(Diagnostic::error("not-supported", said).help(help));
             return (None, Findings { found, sources });
         }

@@ -68,6 +68,12 @@ pub(crate) fn framework(settings: &Settings, text: &str, before_0_4: bool) -> Fr
         f.notes
             .push(format!("`{path}` {n}: the data ends before, so the run is shorter than that"));
     }
+    if let Some(n) = settings.int("rm.max_num_steps").filter(|n| n.value <= 0) {
+        f.notes.push(format!(
+            "`rm.max_num_steps` {}: a run ends with its data, whose rows no setting says; the run here is of one step",
+            n.value
+        ));
+    }
     for (path, what) in NOTHING.iter().filter(|(path, _)| settings.on(path)) {
         f.notes.push(format!("`{path}` has no effect here: {what}"));
     }
@@ -211,18 +217,23 @@ fn validated(settings: &Settings, f: &mut Framework) {
 /// What a plan cannot be made of: a file that trains nothing, a model that is left open or stands for one.
 pub(crate) fn refused(settings: &Settings, file: &str, files: &dyn Files) -> Option<Diagnostic> {
     let has = |name: &str| settings.get(name).is_some_and(|n| matches!(n.value, Value::Map(_)));
-    let trains = ["grpo", "ppo", "dpo", "sft", "distillation"];
+    let trains = ["grpo", "ppo", "dpo", "sft", "distillation", "rm"];
     if !trains.into_iter().any(has) {
-        let what = match has("rm") {
-            true => format!("{file} trains a reward model, of which no plan is made yet"),
-            false => format!("{file} trains nothing: it has none of the sections of a recipe"),
-        };
+        let what = format!("{file} trains nothing: it has none of the sections of a recipe");
         let help = format!("a plan is of a recipe with {}", trains.join(", "));
+        return Some(Diagnostic::error("not-supported", what).help(help));
+    }
+    let head = settings.text("policy.reward_model_cfg.reward_model_type").map(|t| t.value);
+    let scores = settings.on("policy.reward_model_cfg.enabled") && head == Some("bradley_terry");
+    if !trains[..5].iter().any(|name| has(name)) && !scores {
+        let what = format!("{file} trains a reward model that is not one of Bradley and Terry");
+        let help = "a plan needs `policy.reward_model_cfg`: {enabled: true, reward_model_type: bradley_terry}";
         return Some(Diagnostic::error("not-supported", what).help(help));
     }
     if settings.get("teachers").is_some_and(|n| n.value != Value::Null) {
         let what = format!("{file} distils across vocabularies, of which no plan is made yet");
-        let help = "a plan is of a student and a teacher with one vocabulary";
+        let help = "the language has no projection from one vocabulary to another: a plan is of a student and a teacher \
+                    with one vocabulary, in the section `teacher`";
         return Some(Diagnostic::error("not-supported", what).help(help));
     }
     let sections = ["policy", "teacher", "value"].into_iter().filter(|s| has(s));

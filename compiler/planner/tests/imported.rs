@@ -99,13 +99,14 @@ fn our_own_recipes_and_their_imports_have_one_plan() {
         "opd",
         "ppo",
         "ppom",
+        "rm",
         "rows",
         "sft",
     ] {
         assert_eq!(compare(&below, &format!("{name}.yaml")), Ok(()), "{name} has no plan");
         planned.push(name);
     }
-    assert_eq!(planned.len(), 13);
+    assert_eq!(planned.len(), 14);
 }
 
 #[test]
@@ -151,7 +152,8 @@ fn what_no_plan_is_made_of_says_why() {
         Err(found) => found.join("\n"),
     };
     assert!(told("eval.yaml", &[]).contains("trains nothing"));
-    assert!(told("rm.yaml", &[]).contains("trains a reward model"));
+    let regression = ["policy.reward_model_cfg.reward_model_type=regression"];
+    assert!(told("rm.yaml", &regression).contains("not one of Bradley and Terry"));
     assert!(told("xtoken.yaml", &[]).contains("across vocabularies"));
     let open = told("grpo.yaml", &["policy.model_name=null"]);
     assert_eq!(open, "`policy.model_name` is left open");

@@ -264,7 +264,7 @@ impl<'a> Elab<'a, '_> {
                     v
                 }
             };
-            return Ok(self.made(v, None));
+            return self.on_side(v, &samples, span);
         }
         self.in_step("value", span)?;
         let graph = self.scored(span, |me| Ok(("value", me.forward_values(model, span)?)))?;
@@ -275,7 +275,7 @@ impl<'a> Elab<'a, '_> {
             shape: StepShape::Act,
             valid: Validity::All,
             samples: Some(samples.binding),
-            side: None,
+            side: samples.side,
             origin: None,
         }))
     }

@@ -71,6 +71,9 @@ fn one<'a>(reader: &mut Reader<'a>, weight: Option<Value>, body: &'a Expr, criti
         let beta = beta.and_then(|e| reader.number(e));
         reader.say("beta", beta);
         reader.say("preference", weight);
+    } else if has("log_sigmoid").is_some() && has("value").or(has("score")).is_some() {
+        reader.found = Some(Algorithm::Rm);
+        mark(reader, "loss");
     } else if let Some(call) = has("log_sigmoid") {
         reader.found = Some(Algorithm::Dpo);
         mark(reader, "loss");

@@ -41,7 +41,7 @@ pub(crate) fn lines(
         Algorithm::Dpo => writer.dpo(),
         Algorithm::Sft => writer.sft(),
         Algorithm::Distillation => writer.distillation(),
-        Algorithm::Rm => {}
+        Algorithm::Rm => writer.rm(),
     }
     writer.periods();
     writer.out
@@ -127,7 +127,7 @@ impl Writer<'_> {
         if name == "model" {
             args.extend(self.args(&[("config", "config")]));
         }
-        if name == "critic" {
+        if name == "critic" || name == "model" && self.has("scored") {
             args.push("head: scalar".into());
         }
         format!("models.load({})", args.join(", "))
@@ -163,7 +163,7 @@ impl Writer<'_> {
     /// Whether the language has a step for what runs.
     fn steps(&self) -> bool {
         match self.algorithm {
-            Algorithm::Rm => false,
+            Algorithm::Rm => self.has("scored"),
             Algorithm::Distillation => self.has("teacher"),
             _ => true,
         }
@@ -593,6 +593,18 @@ impl Writer<'_> {
                 ));
             }
         }
+        self.line("  }");
+        self.line("}");
+    }
+
+    fn rm(&mut self) {
+        self.line("step {");
+        if let Some(batch) = self.value("batch") {
+            self.line(format!("  b = pairs.take({})", count(&batch, "pair")));
+        }
+        let update = self.update("policy", "opt", false);
+        self.noted("update", format!("  {update}"));
+        self.line("    mean(-log_sigmoid(score(policy, b.chosen) - score(policy, b.rejected)), over: pairs)");
         self.line("  }");
         self.line("}");
     }

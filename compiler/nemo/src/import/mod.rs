@@ -187,6 +187,9 @@ impl Work<'_> {
         if get("grpo.use_dynamic_sampling") == Some(&Value::Bool(true)) {
             notes.push(("advantages", "groups without spread are sampled again, see below".into()));
         }
+        if Algorithm::of(self.root) == Some(Algorithm::Rm) {
+            notes.push(("update", "NeMo RL reads a score one token later".into()));
+        }
         if get("loss_fn.force_on_policy_ratio") == Some(&Value::Bool(true)) {
             notes.push(("update", "the ratio is held at 1, see below".into()));
         }
@@ -239,10 +242,20 @@ impl Work<'_> {
             out.insert(0, format!("use std.{{{}}}\n", used.join(", ")));
         }
         out.extend(environment(facts, &body_text));
+        out.extend(body_text.contains("score(").then(|| SCORE.to_string()));
         let text = out.join("\n") + "\n";
         Some(nrl_syntax::print::format(&text).unwrap_or(text))
     }
 }
+
+/// What a reward model gives an answer.
+const SCORE: &str = "
+## The score of an answer: what the head gives at its last token.
+fn score(m: Model, b: Samples) -> f32[pair] {
+  let all  = value(m, b)
+  let last = next(ones(all), else: 0.0) == 0.0
+  sum(all * last, over: tokens)
+}";
 
 /// The command of a reward that an environment of NeMo RL gives.
 pub(crate) const ENVIRONMENT: &str = "nemo_rl environment ";

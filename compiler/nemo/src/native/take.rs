@@ -189,6 +189,13 @@ fn special(root: &Node, algorithm: Algorithm, facts: &mut Facts) {
         beside.take(root, facts);
     }
     data(root, algorithm, facts);
+    let head = |key: &str| get(&format!("policy.reward_model_cfg.{key}"));
+    if algorithm == Algorithm::Rm
+        && head("enabled") == Some(&Value::Bool(true))
+        && head("reward_model_type") == Some(&Value::Text("bradley_terry".into()))
+    {
+        facts.insert("scored", Value::Bool(true));
+    }
     if let Some(tokens) = super::edits::microbatch(root, algorithm) {
         facts.insert("microbatch", Value::Int(tokens));
     }

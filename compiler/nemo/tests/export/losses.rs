@@ -70,3 +70,27 @@ fn an_environment_that_evaluation_alone_asks_is_declared() {
     let out = exported(&files, &text.replace("environment nemo_gym", "environment code"));
     assert_eq!(resolved(&files, &out.yaml, "data.default.env_name"), "Text(\"code\")");
 }
+
+#[test]
+fn a_reward_model_scores_pairs_and_comes_back() {
+    let own = OWN
+        .replace("grpo: {num_prompts_per_step: 64, max_num_steps: 500}", "grpo: null\nloss_fn: null\nrm: {max_num_steps: 300, val_period: 10, seed: 7}")
+        .replace("  model_name:", "  reward_model_cfg: {enabled: true, reward_model_type: bradley_terry}\n  train_global_batch_size: 64\n  model_name:")
+        + "data: {_override_: true, train: {dataset_name: HelpSteer3}, validation: null}\n";
+    let mut files = files();
+    files.insert("examples/configs/own.yaml".into(), own);
+    let text = imported(&files);
+    for line in [
+        "context: 4096 tokens, head: scalar)\n",
+        "  pairs    = data.hub(\"HelpSteer3\", chosen: \"chosen\", rejected: \"rejected\")\n",
+        "    b = pairs.take(64 pairs)\n",
+        "mean(-log_sigmoid(score(policy, b.chosen) - score(policy, b.rejected)), over: pairs)\n",
+        "\nfn score(m: Model, b: Samples) -> f32[pair] {\n",
+    ] {
+        assert!(text.contains(line), "{line}\nin\n{text}");
+    }
+    let out = exported(&files, &text.replace("take(64 pairs)", "take(32 pairs)"));
+    assert_eq!(out.lost, []);
+    assert_eq!(resolved(&files, &out.yaml, "policy.train_global_batch_size"), "Int(32)");
+    assert_eq!(resolved(&files, &out.yaml, "rm.max_num_steps"), "Int(300)");
+}

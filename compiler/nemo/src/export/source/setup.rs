@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
     fn model(&mut self, name: &str, call: &Call<'a>) {
         let path = call.args.first().and_then(|arg| text_of(&arg.value)).map(Value::Text);
         let policy = self.roles.policy == Some(name) || self.roles.adapted == Some(name);
-        let [model, dtype_of, context_of] = match call.named("head").is_some() {
+        let [model, dtype_of, context_of] = match call.named("head").is_some() && !policy {
             true => ["critic", "critic_dtype", "critic_context"],
             false if self.roles.policy.is_some() && !policy => {
                 ["teacher", "teacher_dtype", "teacher_context"]
