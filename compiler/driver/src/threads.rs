@@ -187,8 +187,8 @@ impl Cast<'_> {
     fn samples(&self, list: &[Binding], b: &Binding) -> Option<Samples> {
         match &b.stage {
             Stage::Take { data, count, complete } => {
-                let pairs = self.c.program.data[*data].rejected.is_some() && *complete;
-                let copies = if pairs { 2.0 } else { 1.0 };
+                let answers = self.c.program.data[*data].answers() as f64;
+                let copies = if *complete { answers } else { 1.0 };
                 let lengths = lengths::of(self.c, self.assume, *data, None, *complete);
                 Some(Samples { count: *count as f64 * copies, copies, lengths })
             }

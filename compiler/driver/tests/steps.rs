@@ -120,3 +120,25 @@ fn phases_of_published_steps() {
         near("update", sum(Kind::Update), p.update, 0.3);
     }
 }
+
+/// A pair has two answers: a step of 128 pairs computes 256 samples, of eight FLOPs a weight and token where layers are computed again
+/// (Korthikanti et al. 2022) and two where they are only scored.
+#[test]
+fn both_answers_of_a_pair_are_computed() {
+    let text = include_str!("../../../examples/recipes/dpo_preferences.nrl");
+    let text = text.replace("  step {", "  assume lengths = always(1000 tokens)\n  step {");
+    let files = BTreeMap::from([("r.nrl".to_string(), text)]);
+    let mut sources = SourceMap::new();
+    let (compiled, found) = compile(&files, &mut sources, "r.nrl", &Options::default());
+    let compiled = compiled.unwrap_or_else(|| panic!("{found:?}"));
+    let f = forecast(&compiled, &Assume::default()).expect("a forecast");
+    let step = &f.steps[0];
+    assert_eq!((step.samples, step.tokens), (256.0, 256e3));
+    let of = |kind: Kind| step.phases.iter().find(|p| p.kind == kind).expect("a phase").flops;
+    // Llama-3.1-8B without its embedding; attention adds 3 % at this length.
+    let weights = 7.505e9;
+    for (kind, each) in [(Kind::Update, 8.0), (Kind::Score, 2.0)] {
+        let share = of(kind) / (each * weights * step.tokens);
+        assert!((0.95..1.1).contains(&share), "{kind:?} {share}");
+    }
+}

@@ -114,6 +114,13 @@ pub struct Data {
     pub bad_lines: BadLines,
 }
 
+impl Data {
+    /// Samples that a row gives where it comes with its answers: two of a pair.
+    pub fn answers(&self) -> usize {
+        if self.rejected.is_some() { 2 } else { 1 }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Source {
     JsonLines {

@@ -58,7 +58,7 @@ pub(crate) fn framework(settings: &Settings, text: &str, before_0_4: bool) -> Fr
     }
     scored(&policy, &mut f);
     sampled(&policy, &mut f);
-    batched(&policy, &mut f);
+    batched(&policy, settings, &mut f);
     reference(settings, &mut f);
     judged(settings, text, &mut f);
     validated(settings, &mut f);
@@ -164,16 +164,24 @@ fn sampled(policy: &At<'_>, f: &mut Framework) {
 }
 
 fn settings_of(at: &At<'_>, path: &str) -> bool {
-    at.settings.get(path).is_some_and(|node| matches!(node.value, Value::Map(_)))
+    section(at.settings, path)
+}
+
+/// Is there such a section? One that is set to nothing is none.
+fn section(settings: &Settings, path: &str) -> bool {
+    settings.get(path).is_some_and(|node| matches!(node.value, Value::Map(_)))
 }
 
 /// Samples side by side, or packed.
-fn batched(policy: &At<'_>, f: &mut Framework) {
+fn batched(policy: &At<'_>, settings: &Settings, f: &mut Framework) {
     let packs = policy.on("sequence_packing.enabled") || policy.on("dynamic_batching.enabled");
     let updates = policy.int("train_micro_batch_size").filter(|n| *n > 0);
     if let (false, Some(n)) = (packs, updates) {
         let scores = policy.int("logprob_batch_size").filter(|n| *n > 0).unwrap_or(n);
-        f.padded = Some((n as usize, scores as usize));
+        // Preference pairs are counted as pairs.
+        let pairs = ["dpo", "rm"].iter().any(|s| section(settings, s));
+        let each = if pairs { 2 } else { 1 };
+        f.padded = Some((n as usize * each, scores as usize * each));
         f.notes.push(format!(
             "neither `policy.sequence_packing` nor `policy.dynamic_batching` is on: micro-batches of {n} \
              are padded to the longest sample of a step"
@@ -216,7 +224,7 @@ fn validated(settings: &Settings, f: &mut Framework) {
 
 /// What a plan cannot be made of: a file that trains nothing, a model that is left open or stands for one.
 pub(crate) fn refused(settings: &Settings, file: &str, files: &dyn Files) -> Option<Diagnostic> {
-    let has = |name: &str| settings.get(name).is_some_and(|n| matches!(n.value, Value::Map(_)));
+    let has = |name: &str| section(settings, name);
     let trains = ["grpo", "ppo", "dpo", "sft", "distillation", "rm"];
     if !trains.into_iter().any(has) {
         let what = format!("{file} trains nothing: it has none of the sections of a recipe");
@@ -342,6 +350,9 @@ mod tests {
         assert!(f.memory.all_on_host && f.memory.tied_to_refit);
         assert_eq!(f.memory.logits, Some(Some(256)));
         assert_eq!((f.memory.score_tokens, f.padded), (Some(4096), Some((2, 4))));
+        // Two answers of a pair.
+        let pairs = framework(&settings(&format!("{yaml}dpo: {{seed: 1}}\n")), "", true);
+        assert_eq!(pairs.padded, Some((4, 8)));
         assert_eq!(f.memory.engine, Some((1.0, 2.0)));
         let packed = yaml.replace(
             "policy:\n",

@@ -53,7 +53,9 @@ impl Cast<'_> {
     pub(super) fn samples(&self, step: &[Binding], b: &Binding) -> Option<(f64, Lengths)> {
         match &b.stage {
             Stage::Take { data, count, complete } => {
-                Some((*count as f64, self.lengths(*data, None, *complete)))
+                let answers = self.c.program.data[*data].answers();
+                let each = if *complete { answers } else { 1 };
+                Some(((count * each) as f64, self.lengths(*data, None, *complete)))
             }
             Stage::Generate { generator, copies, max_new, .. } => {
                 let take = b.args.iter().find_map(|a| match step.get(*a)?.stage {

@@ -33,6 +33,7 @@ impl Cast<'_> {
             Some(rows) => rows as f64,
             None => evaluated(self.c, self.assume, v.data, None)?,
         };
+        let rows = rows * self.c.program.data[v.data].answers() as f64;
         let lengths = self.lengths(v.data, None, true);
         let zero = Estimate { source: Source::Counted, ..Estimate::default() };
         let mut sum = zero;
