@@ -225,6 +225,7 @@ fn line(
         predicted: said.map(|(p, _)| p),
         error: said.map(|(p, _)| p / measured - 1.0),
         provenance: said.map(|(_, s)| s),
+        spread: None,
         why,
     }
 }

@@ -331,6 +331,32 @@ fn published_rows() {
     }
 }
 
+/// What one half of the runs of each source says of the other half, which nothing was fitted to.
+#[test]
+fn half_of_the_published_runs_says_the_other_half() {
+    let Some(rows) = published() else {
+        println!("skipped: the published rows are not beside the project");
+        return;
+    };
+    let all = Table::new(rows.clone());
+    let tables = calibrate::tables(&all, "half", &fit::half);
+    let rest = Table::new(rows.into_iter().filter(|r| !fit::half(r)).collect());
+    let v = Verdict::of(&rest, &tables);
+    // Two runs of models that only the newest release has, and benchmarks of milliseconds.
+    let apart = |source: &str| source.contains("summary.md") || source.contains("functional_tests");
+    for s in v.summaries.iter().filter(|s| s.is_time() && !apart(&s.source)) {
+        assert!(s.median <= 0.09 && s.p90 <= 0.2, "{} {}: {s:?}", s.source, s.metric);
+    }
+    let multi = v.summaries.iter().find(|s| s.source.contains("ground_truth_multi"));
+    let ranking = multi.and_then(|s| s.ranking).expect("pairs of layouts");
+    assert!(ranking.0 >= 0.87 && ranking.1 > 100, "{ranking:?}");
+    // Of nine in ten the interval tells the truth.
+    let within = v.lines.iter().filter_map(|l| Some(l.error?.abs() <= l.spread?));
+    let within: Vec<bool> = within.collect();
+    let share = within.iter().filter(|w| **w).count() as f64 / within.len() as f64;
+    assert!(share >= 0.9, "{share} of {}", within.len());
+}
+
 /// A layer of experts alone: three products of the rows that even routing gives a rank, and no faster than the device.
 #[test]
 fn a_layer_of_experts_alone_takes_its_products_at_least() {

@@ -29,6 +29,8 @@ pub struct Line {
     pub error: Option<f64>,
     /// Where the rates come from; bytes are counted.
     pub provenance: Option<Source>,
+    /// Share by which nine of ten such predictions are off at most; none for bytes.
+    pub spread: Option<f64>,
     /// Why there is no prediction.
     pub why: Option<String>,
 }
@@ -171,6 +173,7 @@ fn line(table: &Table, row: &Row, case: &Result<usize, String>, tables: &Tables)
         predicted: None,
         error: None,
         provenance: None,
+        spread: None,
         why: None,
     };
     let case = match case {
@@ -188,6 +191,7 @@ fn line(table: &Table, row: &Row, case: &Result<usize, String>, tables: &Tables)
             line.predicted = Some(says.value);
             line.error = Some(says.value / row.value - 1.0);
             let bytes = says.seconds.is_none();
+            line.spread = (!bytes).then_some(found.spread);
             line.provenance = Some(if bytes { Source::Counted } else { found.source });
         }
         None => line.why = Some(format!("nothing predicts `{}`", row.metric)),

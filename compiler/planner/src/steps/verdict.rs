@@ -44,6 +44,7 @@ fn said(j: &Judged) -> Vec<Line> {
         predicted: Some(c.predicted),
         error: Some(c.error()),
         provenance,
+        spread: None,
         why: None,
     };
     j.compared.iter().map(of).collect()
@@ -60,6 +61,7 @@ fn not_said(line: usize, why: &str) -> Line {
         predicted: None,
         error: None,
         provenance: None,
+        spread: None,
         why: Some(why.to_string()),
     }
 }
