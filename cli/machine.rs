@@ -32,23 +32,23 @@ pub fn assume(file: Option<&Path>) -> Result<Assume, String> {
     };
     let failed = |why: String| format!("cannot read {}: {why}", path.display());
     let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
-    match (Calibration::parse(&text), Tables::parse(&text)) {
-        (Ok(c), _) => Ok(Assume { calibration: Some(c), ..Assume::default() }),
-        (_, Ok(t)) => Ok(Assume {
-            tables: Some(t),
-            calibration: crate::calibrate::known(),
-            ..Assume::default()
-        }),
-        // What was fitted to whole steps.
-        (Err(why), Err(_)) => match RlStacks::parse(&text) {
-            Ok(stacks) => Ok(Assume {
-                stacks: Some(stacks),
-                calibration: crate::calibrate::known(),
-                ..Assume::default()
-            }),
-            Err(_) => Err(failed(why)),
-        },
+    // Each kind has a list of its own; what is wrong is said of the kind that it is.
+    let value: serde_json::Value =
+        serde_json::from_str(&text).map_err(|e| failed(e.to_string()))?;
+    let has = |list: &str| value.get(list).is_some();
+    let mut assume = Assume { calibration: crate::calibrate::known(), ..Assume::default() };
+    if has("ranks") {
+        assume.calibration = Some(Calibration::parse(&text).map_err(failed)?);
+    } else if has("entries") {
+        assume.tables = Some(Tables::parse(&text).map_err(failed)?);
+    } else if has("stacks") {
+        assume.stacks = Some(RlStacks::parse(&text).map_err(failed)?);
+    } else {
+        return Err(failed(
+            "it has neither `ranks` (of `nrlc calibrate`) nor `entries` or `stacks` (of `nrlc validate --fit`)".into(),
+        ));
     }
+    Ok(assume)
 }
 
 /// Looks up the lengths of prompts and answers, where ranks are threads of this process: there the data is, too. Was

@@ -48,6 +48,15 @@ fn plans_read_what_was_measured() {
     assert!(rates(&plan(&["--tables", "other.json"])).0.contains("another"));
     b.write("later.json", MEASURED.replace("\"version\": 1", "\"version\": 2"));
     b.run(&["plan", "r.nrl", "--tables", "later.json"]).fails("file-not-read", &["later.json"]);
+    // What is wrong is said of the kind of file that it is.
+    b.write("text.json", "rates: 1");
+    b.write("bare.json", "{}");
+    b.write("run.json", r#"{"version": "1", "entries": [], "runs": {"x": ["A100, x"]}}"#);
+    for (file, why) in
+        [("text.json", "line 1"), ("bare.json", "`ranks`"), ("run.json", "`A100, x`")]
+    {
+        b.run(&["plan", "r.nrl", "--tables", file]).fails("file-not-read", &[file, why]);
+    }
     b.write("config/nrlc/calibration.json", MEASURED.replace("\"version\": 1", "\"version\": 2"));
     assert_eq!(rates(&plan(&[])).1, "roofline");
 }
