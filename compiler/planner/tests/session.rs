@@ -106,6 +106,37 @@ fn a_report_adds_up() {
     }
 }
 
+/// Runs near a layout correct all that is shown of it, not its sum alone.
+#[test]
+fn what_is_drawn_takes_what_the_phase_takes() {
+    // Of published runs on Megatron-Bridge: Llama 3 70B on 64 H100, interleaved.
+    let text = r#"use std.{clusters, data, models, optim, plans, sft}
+
+recipe seventy {
+  run 10 steps
+  gpus   = clusters.h100(nodes: 8)
+  mesh m = gpus axes (pp: 8, dp: 2, tp: 4)
+  policy = models.load("meta-llama/Llama-3.1-70B", dtype: bf16, context: 8192 tokens)
+  place policy on m by plans.megatron(sp: true, chunks: 5)
+  opt  = optim.adamw(lr: 1e-5)
+  rows = data.made(100000 rows, i -> {prompt: "a", answer: "b"})
+  step {
+    b = rows.take(256 samples)
+    update policy by opt in 1 update, 8192 tokens/microbatch, minimising { sft.nll(policy, b) }
+  }
+  assume lengths = always(8192 tokens)
+}
+"#;
+    let files = BTreeMap::from([("r.nrl".to_string(), text.to_string())]);
+    let r = report(&files, "r.nrl");
+    let (phase, line) = (&r.steps[0].phases[0], &r.pipelines[0]);
+    let part =
+        |name: &str| phase.parts.iter().filter(|p| p.name == name).map(|p| p.seconds).sum::<f64>();
+    let beside = part("gradients and weights") + part("optimizer") + part("fixed");
+    let share = (line.seconds + beside) / phase.seconds.value;
+    assert!((share - 1.0).abs() < 1e-6, "{share} {:?}", phase.parts);
+}
+
 #[test]
 fn changes_are_compiled_and_say_whether_the_mathematics_stays() {
     let r = report(&files(), "small.nrl");

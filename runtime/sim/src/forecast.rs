@@ -119,9 +119,17 @@ pub struct Phase {
     pub micro_tokens: f64,
     /// How a phase of sampling goes.
     pub generated: Option<Generated>,
-    /// What was timed, and how often it runs in a step; `None` for phases that are no passes.
+    /// What was timed; `None` for phases that are no passes.
     #[serde(skip)]
-    pub job: Option<(Box<Job>, f64)>,
+    pub job: Option<Timing>,
+}
+
+/// A job, how often it runs in a step, and the rates that it was timed with.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    pub job: Box<Job>,
+    pub times: f64,
+    pub rates: Rates,
 }
 
 impl Phase {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nrl_ir::program::{Binding, Stage};
 use nrl_sim::Precision;
-use nrl_sim::forecast::{Assumed, Estimate, Kind, Part, Phase, Traffic};
+use nrl_sim::forecast::{Assumed, Estimate, Kind, Part, Phase, Timing, Traffic};
 use nrl_sim::machine::Machine;
 use nrl_sim::rates::{Compute, Rates, Speed};
 use nrl_sim::tables::{Found, Tables};
@@ -224,7 +224,7 @@ impl Cast<'_> {
             micro: job.micro,
             micro_tokens: timed.tokens,
             generated: None,
-            job: Some((Box::new(timed.job), timed.times)),
+            job: Some(Timing { job: Box::new(timed.job), times: timed.times, rates: found.rates }),
         })
     }
 }

@@ -5,7 +5,7 @@
 
 use nrl_ir::program::{Phase as Section, Stage};
 use nrl_sim::calibration::Threads;
-use nrl_sim::forecast::{Assumed, Estimate, Forecast, Part, Periodic, Phase, Source, Step};
+use nrl_sim::forecast::{Assumed, Estimate, Forecast, Part, Periodic, Phase, Source, Step, Timing};
 use nrl_sim::rates::{Compute, Seconds};
 
 use super::{Cast, Task, on_threads, ranks, tasks};
@@ -161,7 +161,9 @@ fn phase(c: &Compiled, threads: &Threads, t: &Task) -> Phase {
     let peak = threads.machine.flops * devices as f64;
     let generated = t.generated.map(|g| nrl_sim::generate::Generated { seconds, ..g });
     let job = match (&t.chore.passes[..], t.stage) {
-        ([(job, times)], "update" | "logprob") => Some((Box::new(job.clone()), *times)),
+        ([(job, times)], "update" | "logprob") => {
+            Some(Timing { job: Box::new(job.clone()), times: *times, rates: threads.rates.clone() })
+        }
         _ => None,
     };
     Phase {

@@ -3,8 +3,8 @@
 //! In: what was timed for each phase. Out: each kind of operation with its FLOPs, bytes and seconds, as a roofline
 //! shows them, and the schedule of the first micro-batches of each pipeline.
 
-use nrl_sim::forecast::{Forecast, Phase};
-use nrl_sim::machine::{Group, Machine};
+use nrl_sim::forecast::{Phase, Timing};
+use nrl_sim::machine::Group;
 use nrl_sim::rates::Speed;
 use nrl_sim::train::Job;
 use nrl_sim::work::{Item, Kind};
@@ -21,12 +21,12 @@ const DRAWN: usize = 3;
 pub(super) fn add(made: &Made<'_>, report: &mut Report) {
     let Some(f) = made.forecast else { return };
     for p in f.steps.iter().flat_map(|s| &s.phases) {
-        let Some((job, times)) = &p.job else { continue };
+        let Some(Timing { job, times, rates }) = &p.job else { continue };
         let Some(machine) = nrl_driver::machine_of(made.compiled, p.mesh) else { continue };
-        let speed = Speed { machine: &machine, rates: &f.rates, compute: f.compute };
+        let speed = Speed { machine: &machine, rates, compute: f.compute };
         let half = p.model.is_some_and(|m| bf16(made.compiled, m));
         report.operations.extend(operations(p, job, *times, &speed, if half { 2.0 } else { 4.0 }));
-        report.pipelines.extend(pipeline(p, job, f, &machine));
+        report.pipelines.extend(pipeline(p, job, &speed));
         report.layers.extend(super::lanes::layers(p, job, &speed));
     }
 }
@@ -43,7 +43,8 @@ fn operations(p: &Phase, job: &Job, times: f64, speed: &Speed<'_>, width: f64) -
             let layers = if n > 1.0 { n / stages } else { n };
             let count = layers * item.count * times * job.micro as f64;
             let (took, _) = speed.items([&one].into_iter(), &none);
-            let seconds = count * (took.product + took.attention + took.memory);
+            let took = took.product + took.attention + took.memory;
+            let seconds = count * speed.rates.factor * took;
             match out.iter_mut().find(|o| o.kind == kind && o.shape == shape) {
                 Some(o) => {
                     o.count += count;
@@ -87,12 +88,11 @@ fn told(kind: &Kind, width: f64) -> Option<(&'static str, String, f64)> {
     })
 }
 
-fn pipeline(p: &Phase, job: &Job, f: &Forecast, machine: &Machine) -> Option<Pipeline> {
+fn pipeline(p: &Phase, job: &Job, speed: &Speed<'_>) -> Option<Pipeline> {
     if job.mesh.size("pp") < 2 {
         return None;
     }
-    let speed = Speed { machine, rates: &f.rates, compute: f.compute };
-    let line = job.pipeline(&speed);
+    let (line, factor) = (job.pipeline(speed), speed.rates.factor);
     let stages = line.chunks.len();
     let drawn = job.micro.min(DRAWN * stages);
     let span = line.run(job.micro);
@@ -101,15 +101,15 @@ fn pipeline(p: &Phase, job: &Job, f: &Forecast, machine: &Machine) -> Option<Pip
         chunk: e.chunk,
         micro_batch: e.micro,
         backward: e.backward,
-        start_seconds: e.start,
-        end_seconds: e.end,
+        start_seconds: e.start * factor,
+        end_seconds: e.end * factor,
     });
     Some(Pipeline {
         phase: p.name.clone(),
         stages,
         chunks: line.chunks.first().map_or(1, Vec::len),
         micro_batches: job.micro,
-        seconds: span.seconds,
+        seconds: span.seconds * factor,
         bubble: span.bubble(),
         drawn,
         tasks: tasks.collect(),
